@@ -1,0 +1,225 @@
+"""The job: everything that decides what a server trains and how, as one model.
+
+Each field's docstring is its documentation: `ajet job init` writes them as comments, `ajet job validate` names the
+field that is wrong. A field never holds an import path, and unknown fields are errors, so a typing mistake cannot
+pass in silence.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=(), validate_default=True
+    )
+
+
+class ModelConfig(_Section):
+    """The model that is served and trained."""
+
+    path: Annotated[str, Field(min_length=1)]
+    """Folder of a Hugging Face causal language model: config.json, safetensors, tokenizer.json, a chat template."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of the weights. `auto`: float32 on a CPU (bfloat16 is slow there), bfloat16 on a GPU."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs. `auto`: the first GPU if there is one."""
+    served_name: str | None = None
+    """The name that agents send as `model`. By default the folder's name."""
+
+
+class LoraConfig(_Section):
+    """A low-rank adapter (Hu et al. 2021, arXiv 2106.09685), made by peft."""
+
+    rank: Annotated[int, Field(gt=0, le=512)] = 16
+    """Rank of the update of each weight matrix."""
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    """The update is scaled by alpha / rank."""
+    targets: Literal["all-linear"] | list[str] = "all-linear"
+    """Which linear layers get an adapter: all except the output layer, or a list of module names (`q_proj`, ...)."""
+
+
+class AlgorithmConfig(_Section):
+    """How rewards become a loss."""
+
+    name: Literal["grpo"] = "grpo"
+    """`grpo`: group-relative advantages and a clipped ratio (Shao et al. 2024, arXiv 2402.03300), no value model."""
+    advantage_scale: Literal["std", "none"] = "std"
+    """`std` divides a group's centred rewards by their standard deviation; `none` does not (Dr. GRPO, arXiv 2503.20783)."""
+    loss_weight: Literal["episode_mean", "token_mean"] = "episode_mean"
+    """`episode_mean`: every episode weighs the same, and every token the same within it. `token_mean`: every token
+    of the batch weighs the same (DAPO, arXiv 2503.14476). Fixed over the whole batch before anything is merged."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """The ratio is clipped from below at 1 - clip_low."""
+    clip_high: Annotated[float, Field(gt=0, le=10)] = 0.2
+    """The ratio is clipped from above at 1 + clip_high."""
+
+
+class OptimizerConfig(_Section):
+    """AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
+
+    learning_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1e-5
+    """Constant. LoRA wants about ten times more than full training; 5e-4 suits a 135M model with rank 16."""
+    beta1: Fraction = 0.9
+    """Decay of the mean of the gradient."""
+    beta2: Fraction = 0.999
+    """Decay of the mean of its square."""
+    eps: Annotated[float, Field(gt=0)] = 1e-8
+    """Added to the denominator."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Decoupled weight decay."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """The gradient is scaled down to this norm when it is longer."""
+
+
+class BatchConfig(_Section):
+    """When an update happens, and on which episodes."""
+
+    policy: Literal["groups", "episodes", "informative_groups"] = "groups"
+    """`episodes`: when `size` train episodes are finished. `groups`: when `size` groups are complete.
+    `informative_groups`: when `size` complete groups have rewards that differ; the others are set aside."""
+    size: Positive = 4
+    """How many groups (or episodes) an update waits for."""
+    group_size: Positive = 8
+    """Rollouts of one task that are compared with each other."""
+    min_reward_spread: Annotated[float, Field(gt=0)] | None = None
+    """With `informative_groups` only: a group counts when its rewards spread by more than this. Default 1e-6."""
+    max_staleness: Annotated[int, Field(ge=0)] = 1
+    """Episodes whose oldest token is more than this many weight versions old are set aside instead of trained."""
+    max_pool_episodes: Positive = 4096
+    """Finished episodes that may wait. At the bound no more episodes are handed out; none is thrown away."""
+
+    @property
+    def reward_spread(self) -> float:
+        """`min_reward_spread` or its default."""
+        return 1e-6 if self.min_reward_spread is None else self.min_reward_spread
+
+
+class LimitsConfig(_Section):
+    """Bounds in time and size. Every wait of the server has one of them as its deadline."""
+
+    max_open_episodes: Positive = 256
+    """More are refused with 503 until some close."""
+    lease_s: Seconds = 120.0
+    """Silence after which an open episode expires. Calls and heartbeats renew it."""
+    max_episode_s: Seconds = 3600.0
+    """An episode expires this long after it was opened, however lively it is."""
+    drain_timeout_s: Seconds = 120.0
+    """How long open episodes may go on when a batch is complete, before the update begins without them."""
+    request_timeout_s: Seconds = 300.0
+    """How long an agent's call may take, waiting included; then it gets a retryable 503."""
+    update_silence_s: Seconds = 300.0
+    """A worker that reports no progress for this long is taken for hung and restarted."""
+    boot_timeout_s: Seconds = 600.0
+    """How long a worker may take to load the model."""
+    max_worker_restarts: Annotated[int, Field(ge=0)] = 3
+    """Restarts without a finished update in between before the server fails with the last reason."""
+    max_completion_tokens: Positive = 1024
+    """Upper bound, and default, of a call's `max_tokens`."""
+    max_request_bytes: Positive = 8_000_000
+    """Larger request bodies are refused with 413."""
+
+
+class EngineConfig(_Section):
+    """The embedded engine that generates tokens."""
+
+    name: Literal["torch"] = "torch"
+    """`torch`: continuous batching over a transformers model, inside the worker process."""
+    max_batch_size: Positive = 32
+    """Calls that generate at the same time; more wait for a slot."""
+    max_model_len: Positive | None = None
+    """Prompt + completion, in tokens. By default what the model's configuration says."""
+    prefill_chunk: Positive = 1024
+    """Prompt tokens computed in one step, so that a long prompt does not stop those who are generating."""
+    prefix_cache_tokens: Annotated[int, Field(ge=0)] = 16_384
+    """Tokens whose keys and values are kept for later calls with the same beginning; 0 keeps none."""
+
+
+class TrainerConfig(_Section):
+    """How an update is computed."""
+
+    pack_tokens: Positive = 4096
+    """Forest tokens in one forward and backward pass. Less memory, the same gradient. A single path may not be longer."""
+    logprob_chunk: Positive = 256
+    """Rows of logits held at once, times the vocabulary."""
+    activation_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+
+
+class CheckpointConfig(_Section):
+    """What is kept on disk. A checkpoint is written after every update, before the update counts."""
+
+    keep: Annotated[int, Field(ge=1)] = 2
+    """How many of the latest checkpoints are kept."""
+
+
+class Job(_Section):
+    """A training job."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] = "job"
+    """Letters, digits, dot, dash and underscore."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seeds adapter initialisation and every sampling that brings no seed of its own."""
+    model: ModelConfig
+    method: Literal["lora", "full"] = "lora"
+    """`lora` trains an adapter beside frozen weights; `full` trains every weight."""
+    lora: LoraConfig | None = None
+    """Only with `method: lora`; its defaults apply when it is left out."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    batch: BatchConfig = BatchConfig()
+    limits: LimitsConfig = LimitsConfig()
+    engine: EngineConfig = EngineConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @property
+    def adapter(self) -> LoraConfig | None:
+        """The adapter to train; None with `method: full`."""
+        return (self.lora or LoraConfig()) if self.method == "lora" else None
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        for wrong, message in self._contradictions():
+            if wrong:
+                raise ValueError(message)
+        return self
+
+    def _contradictions(self) -> list[tuple[bool, str]]:
+        batch = self.batch
+        grouped = batch.policy != "episodes"
+        pool_needed = batch.size * (batch.group_size if grouped else 1)
+        max_len, longest = self.engine.max_model_len, self.limits.max_completion_tokens
+        return [
+            (self.method == "full" and self.lora is not None, "lora: is set, but method is 'full'; remove one"),
+            (
+                batch.min_reward_spread is not None and batch.policy != "informative_groups",
+                f"batch.min_reward_spread: has no effect with policy '{batch.policy}'; "
+                "remove it or use 'informative_groups'",
+            ),
+            (
+                grouped and batch.group_size < 2,
+                f"batch.group_size: {batch.group_size} leaves nothing to compare with under policy "
+                f"'{batch.policy}'; use at least 2",
+            ),
+            (
+                batch.max_pool_episodes < pool_needed,
+                f"batch.max_pool_episodes: {batch.max_pool_episodes} can never hold one batch of {pool_needed} "
+                f"episodes; use at least {pool_needed}",
+            ),
+            (
+                max_len is not None and longest >= max_len,
+                f"limits.max_completion_tokens: {longest} leaves no room for a prompt in "
+                f"engine.max_model_len={max_len}; use less",
+            ),
+        ]
+
+
+def job_fields() -> dict[str, Any]:
+    """Returns the JSON schema of `Job`, docstrings as descriptions."""
+    return Job.model_json_schema()

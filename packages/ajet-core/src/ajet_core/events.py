@@ -1,0 +1,162 @@
+"""What a server tells those who watch it: `GET /api/events`, one server-sent event each, kept in the ledger.
+
+Each event has an id that grows, so a watcher that reconnects with `Last-Event-ID` misses nothing.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from ajet_core.episode import EpisodeKind
+
+
+class EngineState(StrEnum):
+    """`offline -> booting -> rolling -> draining -> updating -> syncing -> rolling`, and `failed` with a cause."""
+
+    OFFLINE = "offline"
+    BOOTING = "booting"
+    ROLLING = "rolling"
+    DRAINING = "draining"
+    UPDATING = "updating"
+    SYNCING = "syncing"
+    FAILED = "failed"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+
+class StepReport(_Model):
+    """Figures of one update."""
+
+    step: int
+    """Counts from 1."""
+    batch_id: str
+    weight_version: int
+    """The version that the step produced."""
+    episodes: int
+    groups: int
+    calls: int
+    reward_mean: float
+    reward_std: float
+    reward_min: float
+    reward_max: float
+    advantage_abs_mean: float
+    loss: float
+    grad_norm: float
+    """Before clipping."""
+    clip_fraction: float
+    """Share of occurrences whose ratio was clipped."""
+    approx_kl: float
+    """Schulman's k3 estimate of KL(old || new) over the occurrences, at the first pass: drift between engine and trainer."""
+    ratio_min: float
+    ratio_max: float
+    entropy: float
+    """Mean over the occurrences, nats."""
+    skipped: bool
+    """True when the step was not applied because a gradient was not finite."""
+    tokens_unmerged: int
+    """Tokens if every call were trained alone."""
+    tokens_linear: int
+    """Tokens in the fewest exact linear rows."""
+    tokens_forest: int
+    """Tokens that were computed."""
+    packs: int
+    seconds: dict[str, float]
+    """Seconds by stage: `merge`, `pack`, `update`, `checkpoint`."""
+
+
+class _Event(_Model):
+    id: int = 0
+    """Grows by at least one from event to event; 0 until the ledger numbered it."""
+    at: float = 0.0
+    """Unix time, seconds."""
+
+
+class StateChanged(_Event):
+    type: Literal["state_changed"] = "state_changed"
+    state: EngineState
+    cause: str
+    step: int
+    weight_version: int
+
+
+class EpisodeOpened(_Event):
+    type: Literal["episode_opened"] = "episode_opened"
+    episode_id: str
+    group_id: str
+    kind: EpisodeKind
+
+
+class EpisodeFinished(_Event):
+    type: Literal["episode_finished"] = "episode_finished"
+    episode_id: str
+    group_id: str
+    kind: EpisodeKind
+    reward: float
+    calls: int
+    completion_tokens: int
+
+
+class EpisodeLost(_Event):
+    """Aborted or expired."""
+
+    type: Literal["episode_lost"] = "episode_lost"
+    episode_id: str
+    group_id: str
+    kind: EpisodeKind
+    status: Literal["aborted", "expired"]
+    reason: str
+
+
+class UpdateProgress(_Event):
+    """Not stored: told to those who watch at that moment."""
+
+    type: Literal["update_progress"] = "update_progress"
+    step: int
+    stage: str
+    """`merge`, `pack`, `update`, `checkpoint`, `sync` or `probe`."""
+    done: int
+    total: int
+
+
+class StepFinished(_Event):
+    type: Literal["step_finished"] = "step_finished"
+    report: StepReport
+    rollout_s: float
+    """Seconds of rolling and draining that collected the batch."""
+
+
+class WeightsSynced(_Event):
+    type: Literal["weights_synced"] = "weights_synced"
+    weight_version: int
+    probe_error: float
+    """Largest difference in log-probability between engine and trainer on the probe, nats."""
+    probe_tolerance: float
+    seconds: float
+
+
+class WorkerRestarted(_Event):
+    type: Literal["worker_restarted"] = "worker_restarted"
+    reason: str
+    restarts: int
+
+
+Event = Annotated[
+    StateChanged
+    | EpisodeOpened
+    | EpisodeFinished
+    | EpisodeLost
+    | UpdateProgress
+    | StepFinished
+    | WeightsSynced
+    | WorkerRestarted,
+    Field(discriminator="type"),
+]
+
+
+def parse_event(data: str | bytes) -> Event:
+    """Reads one event from JSON. Raises pydantic's `ValidationError` for what is no event."""
+    adapter: TypeAdapter[Event] = TypeAdapter(Event)
+    return adapter.validate_json(data)
