@@ -1,1 +1,72 @@
-"""Placeholder."""
+"""Run any agent against an ajet swarm server and report its reward.
+
+    swarm         Swarm: one server; episodes, control, events, `run`
+    async_swarm   AsyncSwarm: the same for asyncio
+    episode       an open episode: base URL and key for the agent, `reward`, `abort`
+    tasks         Task, read_jsonl, repeat, shuffle
+    report        EpisodeRecord, RunReport, and what a run is asked for
+    runner        agents in threads           async_runner  agents in tasks
+    workers       the pool of threads         attempts      the attempts at one slot of a run
+    progress      the progress bar
+    api           the control plane's calls   feed          the stream of events
+    retry         when to try again, for how long, what to say at the end
+    leases        heartbeats of open episodes
+    plans         requests and pauses as data, so that sync and async share all of the above
+    transport     the only file that knows HTTP
+    clock         time and chance, replaceable in tests
+    testing       FakeServer and FakeClock, for tests of agents without a server
+
+Errors are those of `ajet_core.errors`. Names are loaded when they are first used: importing the package costs nothing.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ajet_client.async_swarm import AsyncSwarm
+    from ajet_client.episode import AsyncEpisode, Episode
+    from ajet_client.report import EpisodeRecord, RunReport
+    from ajet_client.swarm import Swarm
+    from ajet_client.tasks import Task, read_jsonl, repeat, shuffle
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncEpisode",
+    "AsyncSwarm",
+    "Episode",
+    "EpisodeRecord",
+    "RunReport",
+    "Swarm",
+    "Task",
+    "__version__",
+    "read_jsonl",
+    "repeat",
+    "shuffle",
+]
+
+_HOME = {
+    "AsyncEpisode": "episode",
+    "AsyncSwarm": "async_swarm",
+    "Episode": "episode",
+    "EpisodeRecord": "report",
+    "RunReport": "report",
+    "Swarm": "swarm",
+    "Task": "tasks",
+    "read_jsonl": "tasks",
+    "repeat": "tasks",
+    "shuffle": "tasks",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -121,8 +121,6 @@ class LimitsConfig(_Section):
     """Restarts without a finished update in between before the server fails with the last reason."""
     max_completion_tokens: Positive = 1024
     """Upper bound, and default, of a call's `max_tokens`."""
-    max_request_bytes: Positive = 8_000_000
-    """Larger request bodies are refused with 413."""
 
 
 class EngineConfig(_Section):

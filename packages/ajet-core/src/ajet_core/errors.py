@@ -9,7 +9,7 @@
     ├── ForbiddenError         403  a valid key used for what it does not allow
     ├── NotFoundError          404  no such episode, model or route
     ├── ConflictError          409  the state does not allow it
-    │   └── EpisodeClosedError 409  the episode is finished, aborted or expired
+    ├── EpisodeClosedError     410  the episode is finished, aborted or expired
     ├── UnavailableError       503  not now; `retry_after_s` says when to try again
     ├── StorageError           500  the data folder cannot be used; nothing was written
     └── EngineFailedError      500  the worker failed for the reason given
@@ -94,10 +94,14 @@ class ConflictError(AjetError):
     status = 409
 
 
-class EpisodeClosedError(ConflictError):
-    """The episode is finished, aborted or expired; its key is worth nothing any more."""
+class EpisodeClosedError(AjetError):
+    """The episode is finished, aborted or expired; its key is worth nothing any more.
+
+    410 and not 409: the OpenAI SDK retries a 409, and no retry opens a closed episode again.
+    """
 
     code = "episode_closed"
+    status = 410
 
 
 class UnavailableError(AjetError):

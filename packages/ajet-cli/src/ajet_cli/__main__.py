@@ -1,0 +1,5 @@
+"""`python -m ajet_cli` is `ajet`."""
+
+from ajet_cli.main import main
+
+main()

@@ -1,0 +1,65 @@
+"""`ajet quickstart`."""
+
+import time
+from pathlib import Path
+
+import click
+from ajet_client import Swarm
+from ajet_core.errors import AjetError
+from rich.console import Console
+
+from ajet_cli.output import json_option, show
+from ajet_cli.quickstart import report, setup
+from ajet_cli.quickstart.live import live_view
+from ajet_cli.quickstart.progress import Progress
+
+
+@click.command()
+@click.option("--model", type=click.Path(path_type=Path, file_okay=False), help="Any Hugging Face model folder.")
+@click.option("--tiny", is_flag=True, help="A random micro model, made on the spot: seconds, no language.")
+@click.option("--updates", default=6, show_default=True, type=click.IntRange(1, 100), help="Updates at most.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31), help="Seeds tasks and sampling.")
+@click.option(
+    "--out", default=Path("quickstart-output"), show_default=True, type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the run's own folder.",
+)  # fmt: skip
+@json_option
+def quickstart(model: Path | None, *, tiny: bool, updates: int, seed: int, out: Path, as_json: bool) -> None:
+    """Train a small language model on this machine, through HTTP, and watch it learn."""
+    if tiny and model:
+        raise click.UsageError("--tiny makes its own model; leave --model out")
+    console = Console(stderr=as_json)
+    started = time.monotonic()
+    plan = setup.prepare(out, model, tiny=tiny, updates=updates, seed=seed, log=console.print)
+    console.print(f"model {plan.model}\nrun   {plan.folder}", soft_wrap=True, highlight=False)
+    progress = Progress()
+    _run(plan, progress, console)
+    adapter = report.collect_adapter(plan)
+    report.save_plot(progress, plan.folder / "reward.png")
+    if not as_json:
+        report.show_report(progress, plan, adapter, console)
+    show(report.summary(progress, plan, adapter, time.monotonic() - started), "", as_json=as_json)
+
+
+def _run(plan: setup.Plan, progress: Progress, console: Console) -> None:
+    server = setup.start_server(plan)
+    with Swarm(server.url) as swarm:
+        try:
+            setup.in_thread(lambda: _follow(swarm, progress), "events")
+            client = setup.ClientProcess(plan, server.url)
+            try:
+                with live_view(progress, console):
+                    for line in client.lines():
+                        progress.add_round(line)
+            finally:
+                client.end()
+        finally:
+            swarm.shutdown()
+
+
+def _follow(swarm: Swarm, progress: Progress) -> None:
+    try:
+        for event in swarm.events(timeout=5.0):
+            progress.add_event(event)
+    except AjetError:
+        return  # the server ended, which is how a run ends; what failed is told by the client's exit

@@ -1,0 +1,63 @@
+"""Writes a job as commented YAML: each field with its docstring and its default."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+from ajet_core.config import Job
+from ajet_core.config_errors import section_at
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+_WIDTH = 100
+
+
+def job_template(model_path: str) -> str:
+    """Returns a whole job for the model at `model_path`; optional fields without a default are commented out."""
+    lines = ["# An ajet job. Check it with: ajet job validate <this file>", ""]
+    lines += _section((), {("model", "path"): model_path})
+    return "\n".join(lines) + "\n"
+
+
+def _section(path: tuple[str, ...], given: dict[tuple[str, ...], Any]) -> Iterator[str]:
+    section = section_at(path)
+    if section is None:
+        raise ValueError(f"the job has no section {'.'.join(path)}")
+    indent = "  " * len(path)
+    for name, field in section.model_fields.items():
+        here = (*path, name)
+        yield from _comment(field.description or _first_line(here), indent)
+        if section_at(here) is not None and not _is_optional(field):
+            yield f"{indent}{name}:"
+            yield from _section(here, given)
+        else:
+            yield from _entry(name, given.get(here, field.default), indent)
+        if not path:
+            yield ""
+
+
+def _entry(name: str, value: Any, indent: str) -> Iterator[str]:
+    if value is None or value is PydanticUndefined:
+        yield f"{indent}# {name}:"
+    else:
+        yield f"{indent}{name}: {yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}"
+
+
+def _comment(text: str, indent: str) -> Iterator[str]:
+    for line in textwrap.wrap(" ".join(text.split()), _WIDTH - len(indent)):
+        yield f"{indent}# {line}"
+
+
+def _first_line(path: tuple[str, ...]) -> str:
+    section = section_at(path)
+    return (section.__doc__ or "").strip().splitlines()[0] if section else ""
+
+
+def _is_optional(field: FieldInfo) -> bool:
+    return field.default is None
+
+
+def describe(job: Job) -> str:
+    """Returns the job as YAML with every default filled in."""
+    return yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False)

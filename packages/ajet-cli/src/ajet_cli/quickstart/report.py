@@ -1,0 +1,96 @@
+"""The end of a quickstart: curve, transcripts, adapter, what to try next, and the JSON line."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ajet_core.errors import EngineFailedError
+from rich.console import Console
+from rich.panel import Panel
+
+from ajet_cli.quickstart.live import updates_table
+from ajet_cli.quickstart.progress import Progress
+from ajet_cli.quickstart.setup import Plan
+
+_PLOT_ROWS, _PLOT_COLUMNS = 14, 72
+
+
+def collect_adapter(plan: Plan) -> Path:
+    """Copies the newest checkpoint's adapter (or whole model) out of the server's data, and returns its folder."""
+    steps = sorted((plan.data_dir / "checkpoints").glob("step-*"))
+    for kind in ("adapter", "model"):
+        source = steps[-1] / kind if steps else Path()
+        if steps and source.is_dir():
+            return Path(shutil.copytree(source, plan.folder / kind))
+    raise EngineFailedError(f"no checkpoint in {plan.data_dir / 'checkpoints'}")
+
+
+def summary(progress: Progress, plan: Plan, adapter: Path, seconds: float) -> dict[str, Any]:
+    """Returns the object of the `--json` line."""
+    return {
+        "rewards": [round(reward, 6) for reward in progress.rewards],
+        "updates": len(progress.updates),
+        "seconds": round(seconds, 2),
+        "tokens_unmerged": sum(update.report.tokens_unmerged for update in progress.updates),
+        "tokens_forest": sum(update.report.tokens_forest for update in progress.updates),
+        "adapter": str(adapter),
+        "plot": str(plan.folder / "reward.png"),
+        "model": str(plan.model),
+        "seed": plan.seed,
+        "stages": [
+            {"rollout": update.rollout_s, **update.report.seconds, "sync": update.sync_s} for update in progress.updates
+        ],
+    }
+
+
+def save_plot(progress: Progress, file: Path) -> None:
+    """Writes the reward curve as PNG."""
+    from matplotlib.figure import Figure
+
+    rewards = progress.rewards
+    figure = Figure(figsize=(6.4, 4.0), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(range(len(rewards)), rewards, marker="o", color="#1f77b4")
+    axes.set(xlabel="updates", ylabel="mean reward", ylim=(0, 1.05), title="Reward under each weight version")
+    axes.set_xticks(range(len(rewards)))
+    axes.grid(alpha=0.3)
+    figure.savefig(file)
+
+
+def terminal_plot(rewards: list[float]) -> str:
+    """Returns the reward curve drawn in characters."""
+    import plotext
+
+    plotext.clear_figure()
+    plotext.plot_size(_PLOT_COLUMNS, _PLOT_ROWS)
+    plotext.plot(list(range(len(rewards))), rewards, marker="braille")
+    plotext.xticks(list(range(len(rewards))))
+    plotext.ylim(0, 1.05)
+    plotext.title("mean reward by update")
+    return plotext.build()
+
+
+def show_report(progress: Progress, plan: Plan, adapter: Path, console: Console) -> None:
+    """Prints the end for a person."""
+    console.print(updates_table(progress))
+    console.print(terminal_plot(progress.rewards), highlight=False)
+    for title, line in (("before", progress.rounds[0]), ("after", progress.rounds[-1])):
+        for transcript in line["transcripts"]:
+            body = "\n".join(f"[bold]{turn['role']:>9}[/] {_plain(turn['content'])}" for turn in transcript["transcript"])
+            console.print(Panel(body, title=f"{title}: reward {transcript['reward']:.1f}", title_align="left"))
+    console.print(f"reward curve  {plan.folder / 'reward.png'}", f"adapter       {adapter}", sep="\n", soft_wrap=True)
+    console.print("\n[bold]Try next[/]", *_next_commands(plan), sep="\n  ", soft_wrap=True)
+
+
+def _plain(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text.replace("\n", " ⏎ "))
+
+
+def _next_commands(plan: Plan) -> list[str]:
+    return [
+        f"ajet server start --data-dir {plan.data_dir}    # serve and train on from here",
+        f"ajet job init my-job.yaml --model {plan.model}    # a job of your own",
+        "ajet quickstart --model PATH    # the same with another Hugging Face model",
+    ]

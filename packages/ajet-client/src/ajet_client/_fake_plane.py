@@ -1,0 +1,278 @@
+"""What `ajet_client.testing.FakeServer` knows and does: episodes, keys, events, a scripted model."""
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, JsonValue
+
+from ajet_core.episode import EpisodeKind, EpisodeStatus
+from ajet_core.errors import (
+    EpisodeClosedError,
+    ForbiddenError,
+    KeyRefusedError,
+    NotFoundError,
+    RequestError,
+)
+from ajet_core.events import EngineState
+from ajet_core.ids import new_attempt_id, new_call_id, new_episode_id, new_group_id
+from ajet_core.wire import (
+    AbortEpisode,
+    EpisodeGrant,
+    EpisodeView,
+    FinishEpisode,
+    Lease,
+    OpenEpisode,
+    PoolView,
+    StatusView,
+)
+
+_ROUTES = {
+    r"POST /api/episodes": "open",
+    r"GET /api/episodes/\w+": "view",
+    r"POST /api/episodes/\w+/finish": "finish",
+    r"POST /api/episodes/\w+/abort": "abort",
+    r"POST /api/episodes/\w+/heartbeat": "heartbeat",
+    r"GET /api/status": "status",
+    r"(GET|PUT) /api/job": "job",
+    r"POST /api/start": "start",
+    r"POST /api/stop": "stop",
+    r"GET /api/events(\?.*)?": "events",
+    r"POST /v1/chat/completions": "chat",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to send back."""
+
+    body: bytes
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def json(cls, value: object, status: int = 200, headers: dict[str, str] | None = None) -> "Answer":
+        """Returns an answer of JSON."""
+        return cls(json.dumps(value).encode(), status, {"content-type": "application/json", **(headers or {})})
+
+    @classmethod
+    def model(cls, value: BaseModel) -> "Answer":
+        """Returns an answer of one of our models."""
+        return cls(value.model_dump_json().encode(), headers={"content-type": "application/json"})
+
+
+@dataclass
+class FakeEpisode:
+    """An episode, as the fake server sees it.
+
+    Attributes:
+        id, group_id, task_id, client_id, kind, task, status: as the client sent them and left them.
+        reward: None until it is finished.
+        metrics: the further numbers that were reported.
+        reason: why it was aborted or expired.
+        heartbeats: how often it was renewed.
+        calls: the agent's requests to the model.
+    """
+
+    id: str
+    group_id: str
+    task_id: str
+    client_id: str
+    kind: EpisodeKind
+    task: JsonValue
+    status: EpisodeStatus = EpisodeStatus.OPEN
+    reward: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    reason: str | None = None
+    heartbeats: int = 0
+    calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    @property
+    def open(self) -> bool:
+        """Whether it is open."""
+        return self.status is EpisodeStatus.OPEN
+
+
+class Plane:
+    """The state of the fake server. One lock makes each request atomic."""
+
+    def __init__(self, reply: Callable[[list[dict[str, Any]]], str], lease_s: float) -> None:
+        self.url = "http://fake.invalid"
+        self.episodes: dict[str, FakeEpisode] = {}
+        self.events: list[BaseModel] = []
+        self.state = EngineState.ROLLING
+        self.job: dict[str, Any] | None = None
+        self._reply = reply
+        self._lease_s = lease_s
+        self._grants: dict[str, EpisodeGrant] = {}
+        self._lock = threading.RLock()
+
+    def route(self, method: str, target: str) -> str:
+        """Returns the name of a request's route; `unknown` if there is none."""
+        line = f"{method} {target}"
+        return next((name for pattern, name in _ROUTES.items() if re.fullmatch(pattern, line)), "unknown")
+
+    def act(self, route: str, target: str, key: str | None, body: bytes) -> Answer:
+        """Answers one request. Raises the `AjetError` to answer with."""
+        if route == "unknown":
+            raise NotFoundError(f"no route {target}")
+        if route == "chat":  # outside the lock: a scripted model may be slow
+            return self._chat(key, json.loads(body))
+        with self._lock:
+            if target.startswith("/api/episodes/"):
+                return self._episode(route, self._find(target.split("/")[3]), key, body)
+            return getattr(self, f"_{route}")(target, body)
+
+    def _find(self, episode_id: str) -> FakeEpisode:
+        if episode_id not in self.episodes:
+            raise NotFoundError(f"no episode {episode_id}")
+        return self.episodes[episode_id]
+
+    def _episode(self, route: str, episode: FakeEpisode, key: str | None, body: bytes) -> Answer:
+        if route == "view":
+            return Answer.model(self._view(episode))
+        if key == f"key_{episode.id}":
+            raise ForbiddenError("the agent's key allows inference only")
+        if key != f"control_{episode.id}":
+            raise KeyRefusedError("not the control key of this episode")
+        return getattr(self, f"_{route}")(episode, body)
+
+    def _open(self, target: str, body: bytes) -> Answer:
+        want = OpenEpisode.model_validate_json(body)
+        if want.request_id not in self._grants:
+            self._grants[want.request_id] = self._grant(want)
+        return Answer.model(self._grants[want.request_id])
+
+    def _grant(self, want: OpenEpisode) -> EpisodeGrant:
+        task_id = want.task_id or json.dumps(want.task, sort_keys=True)[:200]
+        group_id = want.group_id or new_group_id()
+        episode = FakeEpisode(new_episode_id(), group_id, task_id, want.client_id, want.kind, want.task)
+        self.episodes[episode.id] = episode
+        return EpisodeGrant(
+            episode_id=episode.id,
+            attempt_id=new_attempt_id(),
+            group_id=group_id,
+            kind=want.kind,
+            base_url=f"{self.url}/v1",
+            api_key=f"key_{episode.id}",
+            control_key=f"control_{episode.id}",
+            model="fake",
+            weight_version=0,
+            lease_s=self._lease_s,
+        )
+
+    def _finish(self, episode: FakeEpisode, body: bytes) -> Answer:
+        report = FinishEpisode.model_validate_json(body)
+        repeated = episode.status is EpisodeStatus.FINISHED and episode.reward == report.reward
+        if not repeated:
+            self._refuse_closed(episode)
+        episode.status, episode.reward, episode.metrics = EpisodeStatus.FINISHED, report.reward, dict(report.metrics)
+        return Answer.model(self._view(episode))
+
+    def _abort(self, episode: FakeEpisode, body: bytes) -> Answer:
+        if episode.status is not EpisodeStatus.ABORTED:
+            self._refuse_closed(episode)
+            episode.status, episode.reason = EpisodeStatus.ABORTED, AbortEpisode.model_validate_json(body).reason
+        return Answer.model(self._view(episode))
+
+    def _heartbeat(self, episode: FakeEpisode, body: bytes) -> Answer:
+        self._refuse_closed(episode)
+        episode.heartbeats += 1
+        return Answer.model(Lease(episode_id=episode.id, lease_s=self._lease_s))
+
+    def _refuse_closed(self, episode: FakeEpisode) -> None:
+        if not episode.open:
+            raise EpisodeClosedError(
+                f"episode {episode.id} is {episode.status} ({episode.reason or 'reward reported'})"
+            )
+
+    def _status(self, target: str, body: bytes) -> Answer:
+        return Answer.model(_status_view(self.state, sum(episode.open for episode in self.episodes.values())))
+
+    def _job(self, target: str, body: bytes) -> Answer:
+        if body:
+            self.job = json.loads(body)
+        if self.job is None:
+            raise NotFoundError("no job was set")
+        return Answer.json(self.job)
+
+    def _start(self, target: str, body: bytes) -> Answer:
+        self.state = EngineState.ROLLING
+        return Answer.json({})
+
+    def _stop(self, target: str, body: bytes) -> Answer:
+        self.state = EngineState.OFFLINE
+        return Answer.json({})
+
+    def _events(self, target: str, body: bytes) -> Answer:
+        after = int(target.partition("after=")[2] or 0)
+        new = [event for event in self.events if getattr(event, "id", 0) > after]
+        lines = [f"id: {getattr(event, 'id', 0)}\ndata: {event.model_dump_json()}\n\n" for event in new]
+        return Answer("".join(lines).encode(), headers={"content-type": "text/event-stream"})
+
+    def _chat(self, key: str | None, request: dict[str, Any]) -> Answer:
+        episode = self.episodes.get((key or "").removeprefix("key_"))
+        if episode is None or not episode.open:
+            raise KeyRefusedError("the key belongs to no open episode")
+        if request.get("stream"):
+            raise RequestError("the fake server does not stream", field="stream")
+        episode.calls.append(request)
+        return Answer.json(_completion(self._reply(request["messages"])))
+
+    def _view(self, episode: FakeEpisode) -> EpisodeView:
+        return EpisodeView(
+            episode_id=episode.id,
+            attempt_id="att_fake",
+            group_id=episode.group_id,
+            task_id=episode.task_id,
+            kind=episode.kind,
+            status=episode.status,
+            client_id=episode.client_id,
+            reward=episode.reward,
+            metrics=episode.metrics,
+            reason=episode.reason,
+            calls=len(episode.calls),
+            prompt_tokens=0,
+            completion_tokens=0,
+            weight_version=0,
+            batch_id=None,
+        )
+
+
+def _status_view(state: EngineState, open_episodes: int) -> StatusView:
+    pool = PoolView(
+        open_episodes=open_episodes,
+        finished_episodes=0,
+        stale_episodes=0,
+        groups_complete=0,
+        groups_open=0,
+        ready=False,
+        waiting_for="nothing: this server does not train",
+    )
+    return StatusView(
+        name="fake",
+        state=state,
+        cause="a fake server",
+        model="fake",
+        weight_version=0,
+        step=0,
+        pool=pool,
+        last_step=None,
+        worker_pid=None,
+        worker_restarts=0,
+        requests_running=0,
+        requests_waiting=0,
+        uptime_s=0.0,
+        data_dir="",
+    )
+
+
+def _completion(text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    head = {"id": new_call_id(), "object": "chat.completion", "created": 0, "model": "fake"}
+    return {**head, "choices": [choice], "usage": usage}

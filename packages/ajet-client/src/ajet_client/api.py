@@ -1,0 +1,211 @@
+"""The control plane's calls, each as a plan: which request to send, for how long to retry, how to read the answer."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from ajet_client.clock import Clock
+from ajet_client.plans import Pause, Plan, Reply, Request
+from ajet_client.retry import once, persist
+from ajet_core.config import Job
+from ajet_core.episode import EpisodeKind
+from ajet_core.errors import AjetError, EngineFailedError, RequestError, RewardError, UnavailableError
+from ajet_core.events import EngineState
+from ajet_core.ids import new_client_id, new_request_id
+from ajet_core.wire import (
+    AbortEpisode,
+    EpisodeGrant,
+    EpisodeView,
+    FinishEpisode,
+    Lease,
+    OpenEpisode,
+    StatusView,
+)
+
+_HOLD_S = 10.0
+"""How long a server is asked to hold an opening, seconds: short enough for every proxy, and for a Ctrl-C."""
+_ANSWER_S = 30.0
+"""How long an answer may take beyond that, seconds."""
+_ABORT_PATIENCE_S = 10.0
+"""An abort is not worth a long wait, seconds: an episode that nobody renews expires by itself."""
+_POLL_S = 0.5
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class Api:
+    """Makes plans.
+
+    Args:
+        token: admin or client token, if the server wants one.
+        client_id: name of this client in the server's status. By default a random one.
+        timeout_s: patience with everything except openings and reports of a reward, seconds.
+        report_timeout_s: patience with the report of a reward, seconds.
+        clock: tells the time.
+    """
+
+    def __init__(
+        self, token: str | None, client_id: str | None, timeout_s: float, report_timeout_s: float, clock: Clock
+    ) -> None:
+        self._token = token
+        self.client_id = client_id or new_client_id()
+        self._timeout_s = timeout_s
+        self._report_timeout_s = report_timeout_s
+        self.clock = clock
+
+    def status(self) -> Plan[StatusView]:
+        """Reads the server's status."""
+        reply = yield from self._call("reading the status", "GET", "/api/status")
+        return _read(StatusView, reply)
+
+    def wait_until_serving(self, timeout_s: float) -> Plan[StatusView]:
+        """Polls until the state is `rolling`."""
+        end = self.clock.now() + timeout_s
+        while True:
+            left_s = max(0.0, end - self.clock.now())
+            status = _read(StatusView, (yield from self._call("waiting for the server", "GET", "/api/status", left_s)))
+            if status.state == EngineState.ROLLING:
+                return status
+            _refuse_hopeless(status, timeout_s, left_s)
+            yield Pause(_POLL_S)
+
+    def start(self) -> Plan[None]:
+        """Starts the engine."""
+        yield from self._call("starting the engine", "POST", "/api/start")
+
+    def stop(self) -> Plan[None]:
+        """Stops the engine."""
+        yield from self._call("stopping the engine", "POST", "/api/stop")
+
+    def job(self) -> Plan[Job]:
+        """Reads the job."""
+        reply = yield from self._call("reading the job", "GET", "/api/job")
+        return _read(Job, reply)
+
+    def set_job(self, job: Job | Mapping[str, Any]) -> Plan[None]:
+        """Replaces the job. A mapping is sent as it is: the server names the field that is wrong."""
+        body = _dump(job) if isinstance(job, Job) else json.dumps(dict(job)).encode()
+        yield from self._call("setting the job", "PUT", "/api/job", body=body)
+
+    def view(self, episode_id: str) -> Plan[EpisodeView]:
+        """Reads what the server knows of an episode."""
+        reply = yield from self._call(f"reading {episode_id}", "GET", f"/api/episodes/{episode_id}")
+        return _read(EpisodeView, reply)
+
+    def open(
+        self, *, task: JsonValue, kind: str, task_id: str | None, group_id: str | None, patience_s: float
+    ) -> Plan[EpisodeGrant]:
+        """Opens an episode. All tries carry one request id, so that a lost answer costs nothing."""
+        want = _build(
+            OpenEpisode,
+            request_id=new_request_id(),
+            kind=kind,
+            task=task,
+            task_id=task_id,
+            group_id=group_id,
+            client_id=self.client_id,
+        )
+
+        def ask(left_s: float) -> Request:
+            hold_s = min(_HOLD_S, left_s)
+            body = _dump(want.model_copy(update={"wait_s": hold_s}))
+            return self._request("POST", "/api/episodes", body, timeout_s=hold_s + _ANSWER_S)
+
+        reply = yield from persist("opening an episode", ask, patience_s, self.clock)
+        return _read(EpisodeGrant, reply)
+
+    def finish(self, grant: EpisodeGrant, reward: float, metrics: Mapping[str, float]) -> Plan[EpisodeView]:
+        """Reports the reward."""
+        body = _dump(finish_body(reward, metrics))
+        return (yield from self._close(grant, "finish", body, self._report_timeout_s))
+
+    def abort(self, grant: EpisodeGrant, reason: str) -> Plan[EpisodeView]:
+        """Gives the episode up."""
+        body = _dump(AbortEpisode(reason=reason[:2000] or "no reason given"))
+        return (yield from self._close(grant, "abort", body, _ABORT_PATIENCE_S))
+
+    def heartbeat(self, grant: EpisodeGrant) -> Plan[Lease]:
+        """Renews the lease. Tries once: the next heartbeat is the retry."""
+        timeout_s = min(10.0, max(1.0, grant.lease_s / 3))
+        path = f"/api/episodes/{grant.episode_id}/heartbeat"
+        reply = yield from once(Request("POST", path, grant.control_key, timeout_s=timeout_s))
+        return _read(Lease, reply)
+
+    def events_request(self, after: int) -> Request:
+        """Returns the request that watches the events with an id greater than `after`."""
+        request = self._request("GET", f"/api/events?after={after}", timeout_s=60.0)
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
+        return Request(request.method, request.path, request.key, None, request.timeout_s, headers)
+
+    def _close(self, grant: EpisodeGrant, verb: str, body: bytes, patience_s: float) -> Plan[EpisodeView]:
+        path = f"/api/episodes/{grant.episode_id}/{verb}"
+        request = Request("POST", path, grant.control_key, body)
+        doing = f"{verb}ing episode {grant.episode_id}"
+        reply = yield from persist(doing, lambda _: request, patience_s, self.clock)
+        return _read(EpisodeView, reply)
+
+    def _call(
+        self, doing: str, method: str, path: str, patience_s: float | None = None, body: bytes | None = None
+    ) -> Plan[Reply]:
+        request = self._request(method, path, body)
+        patience_s = self._timeout_s if patience_s is None else patience_s
+        return (yield from persist(doing, lambda _: request, patience_s, self.clock))
+
+    def _request(self, method: str, path: str, body: bytes | None = None, timeout_s: float = _ANSWER_S) -> Request:
+        return Request(method, path, self._token, body, timeout_s)
+
+
+def finish_body(reward: float, metrics: Mapping[str, float]) -> FinishEpisode:
+    """Returns the report. Raises `RewardError` for metrics that cannot be sent (more than 100, an empty name)."""
+    try:
+        return FinishEpisode(reward=reward, metrics=dict(metrics))
+    except ValidationError as error:
+        raise RewardError(_sentence(error), field="metrics") from None
+
+
+def kind_of(kind: str) -> EpisodeKind:
+    """Returns the kind of that name. Raises `RequestError` if there is none."""
+    try:
+        return EpisodeKind(kind)
+    except ValueError:
+        raise RequestError(f"kind must be 'train' or 'eval', got {kind!r}", field="kind") from None
+
+
+def _refuse_hopeless(status: StatusView, timeout_s: float, left_s: float) -> None:
+    """Raises if the engine failed or the time is up."""
+    if status.state == EngineState.FAILED:
+        raise EngineFailedError(status.cause)
+    if left_s <= 0:
+        raise UnavailableError(
+            f"gave up after {timeout_s:.0f} s waiting for the server: it is {status.state} ({status.cause})"
+        )
+
+
+def _build(model: type[_Model], **fields: object) -> _Model:
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        field = str(error.errors()[0]["loc"][0])
+        raise RequestError(_sentence(error), field=field) from None
+
+
+def _read(model: type[_Model], reply: Reply) -> _Model:
+    try:
+        return model.model_validate_json(reply.body)
+    except ValidationError as error:
+        raise AjetError(
+            f"the answer is no {model.__name__} ({_sentence(error)}); is this the URL of an ajet server, "
+            "and of the same version?"
+        ) from error
+
+
+def _dump(body: BaseModel) -> bytes:
+    return body.model_dump_json().encode()
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in first["loc"])
+    return f"{path}: {first['msg']}" if path else first["msg"]

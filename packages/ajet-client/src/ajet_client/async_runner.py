@@ -1,0 +1,101 @@
+"""The bounded runner of the `AsyncSwarm`: agents in tasks.
+
+A cancellation reaches every agent, each episode is aborted as it leaves its block, and the cancellation goes on.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+from ajet_client.attempts import Attempts, adopt
+from ajet_client.episode import AsyncEpisode
+from ajet_client.progress import Show, expected_total, progress_bar
+from ajet_client.report import EpisodeRecord, RunReport, RunSettings, Slot, new_report, slots_of
+from ajet_client.tasks import Task
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from ajet_client.async_swarm import AsyncSwarm
+
+AsyncAgent: TypeAlias = Callable[[AsyncEpisode], Awaitable[object]]
+"""Runs one episode. Returns its reward, or None after `episode.reward(...)`."""
+TaskStream: TypeAlias = "Iterable[Task | JsonValue] | AsyncIterable[Task | JsonValue]"
+
+
+class AsyncRunner:
+    """One call of `AsyncSwarm.run`."""
+
+    def __init__(self, swarm: "AsyncSwarm", agent: AsyncAgent, settings: RunSettings) -> None:
+        self._swarm = swarm
+        self._agent = agent
+        self._settings = settings
+        self._report = new_report(settings)
+        self._show: Show = lambda report: None
+        self._free = asyncio.Semaphore(settings.concurrency)
+
+    async def run(self, tasks: "TaskStream") -> RunReport:
+        """Runs everything and returns the report."""
+        total = expected_total(tasks, self._settings.group_size)
+        with progress_bar(self._settings.progress, total) as self._show:
+            try:
+                await self._hand_out(_slots(tasks, self._settings.group_size))
+            except BaseExceptionGroup as failures:
+                error = failures.exceptions[0]  # one that stopped the run; the others were only told to stop
+                error.add_note(f"the run was stopped: {self._report}")
+                raise error from error.__cause__
+        return self._report
+
+    async def _hand_out(self, source: AsyncIterator[Slot]) -> None:
+        async with asyncio.TaskGroup() as workers:
+            await self._free.acquire()
+            async for slot in source:
+                workers.create_task(self._serve(slot))
+                await self._free.acquire()
+
+    async def _serve(self, slot: Slot) -> None:
+        """Tries a slot until it has a reward or no attempt is left."""
+        attempts = Attempts(slot, self._settings, self._swarm.clock)
+        while not await self._attempt(slot, attempts):
+            pass
+        self._tell(attempts.record())
+        self._free.release()
+
+    async def _attempt(self, slot: Slot, attempts: Attempts) -> bool:
+        """Returns whether the slot is through. Raises only if no episode could be opened, or at a cancellation."""
+        task, settings = slot.task, self._settings
+        episode = None
+        try:
+            async with self._swarm.episode(
+                task.data, kind=settings.kind, task_id=task.id, group_id=slot.group_id, wait=settings.wait_s
+            ) as episode:
+                attempts.opened(episode)
+                adopt(episode, await self._call(episode))
+        except Exception as error:
+            if episode is None:
+                raise
+            return not attempts.failed(error)
+        return True
+
+    async def _call(self, episode: AsyncEpisode) -> object:
+        returned: object = self._agent(episode)
+        return await returned if inspect.isawaitable(returned) else returned
+
+    def _tell(self, record: EpisodeRecord) -> None:
+        self._report.add(record)
+        self._show(self._report)
+        if self._settings.on_result is not None:
+            self._settings.on_result(record)
+
+
+async def _slots(items: "TaskStream", group_size: int) -> AsyncIterator[Slot]:
+    """Yields the slots of all tasks, reading no task before its first slot is asked for."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            for slot in slots_of(item, group_size):
+                yield slot
+        return
+    for item in items:
+        for slot in slots_of(item, group_size):
+            yield slot

@@ -1,0 +1,224 @@
+"""`AsyncSwarm`: one server, as an async client sees it. Each method does what its namesake of `Swarm` does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from ajet_client.clock import Clock
+from ajet_client.swarm import server_url
+
+if TYPE_CHECKING:
+    import httpx2
+    from pydantic import JsonValue
+
+    from ajet_client.async_runner import AsyncAgent, TaskStream
+    from ajet_client.episode import AsyncEpisode
+    from ajet_client.report import EpisodeRecord, RunReport
+    from ajet_core.config import Job
+    from ajet_core.events import Event
+    from ajet_core.wire import EpisodeView, StatusView
+
+
+class AsyncSwarm:
+    """A swarm server, for asyncio.
+
+    Each call retries what is transient (see `ajet_client.retry`) and raises an `ajet_core.errors.AjetError` otherwise.
+    Any number of tasks of one event loop may share one swarm. Code that blocks the loop also blocks the heartbeats.
+
+    Args:
+        url: where the server is, `http://host:port`.
+        token: admin or client token. A server on loopback needs none.
+        client_id: name of this client in the server's status. By default a random one.
+        timeout: how long a call may take, retries included, seconds. Openings have their own `wait`.
+        report_timeout: how long the report of a reward may take, seconds. Longer, because a restart of the server
+            should not cost an episode.
+        transport: replaces the network, for tests.
+        clock: replaces time, for tests.
+
+    Raises:
+        RequestError: `url` is not an HTTP URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        client_id: str | None = None,
+        timeout: float = 60.0,
+        report_timeout: float = 600.0,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        # Loaded here, so that importing the package stays cheap: pydantic's models and the HTTP client take 0.1 s.
+        from ajet_client.api import Api
+        from ajet_client.leases import HeartbeatTask, LeaseBook
+        from ajet_client.transport import AsyncLink
+
+        clock = clock or Clock()
+        self.url = server_url(url)
+        self._api = Api(token, client_id, timeout, report_timeout, clock)
+        self._link = AsyncLink(self.url, transport, clock)
+        self._heartbeats = HeartbeatTask(LeaseBook(self._api), self._link.run)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<AsyncSwarm {self.url}>"
+
+    @property
+    def client_id(self) -> str:
+        """Name of this client in the server's status."""
+        return self._api.client_id
+
+    @property
+    def clock(self) -> Clock:
+        """Tells the time."""
+        return self._api.clock
+
+    async def close(self) -> None:
+        """Closes the connections. Open episodes stay open until their lease ends."""
+        await self._link.close()
+
+    async def status(self) -> StatusView:
+        """Returns one look at the server."""
+        return await self._link.run(self._api.status())
+
+    async def wait_until_serving(self, timeout: float = 600.0) -> StatusView:
+        """Waits until the server hands out episodes (its state is `rolling`).
+
+        Raises:
+            UnavailableError: it does not after `timeout` seconds; the message has the state and its cause.
+            EngineFailedError: its engine has failed.
+        """
+        return await self._link.run(self._api.wait_until_serving(timeout))
+
+    async def start(self) -> None:
+        """Starts the engine."""
+        await self._link.run(self._api.start())
+
+    async def stop(self) -> None:
+        """Stops the engine."""
+        await self._link.run(self._api.stop())
+
+    async def job(self) -> Job:
+        """Returns the job."""
+        return await self._link.run(self._api.job())
+
+    async def set_job(self, job: Job | Mapping[str, Any]) -> None:
+        """Replaces the job. Raises `ConfigError` with the field that is wrong."""
+        await self._link.run(self._api.set_job(job))
+
+    async def view(self, episode_id: str) -> EpisodeView:
+        """Returns what the server knows of an episode."""
+        return await self._link.run(self._api.view(episode_id))
+
+    async def events(self, after: int = 0, *, timeout: float = 600.0) -> AsyncIterator[Event]:
+        """Yields the server's events as they happen, without end, and reconnects without missing one.
+
+        Args:
+            after: id of the last event that is known; 0 begins with the first.
+            timeout: how long to try to reconnect after a break, seconds.
+
+        Raises:
+            UnavailableError: the server could not be reached for `timeout` seconds.
+        """
+        from ajet_client.feed import Feed
+        from ajet_client.transport import ConnectionBrokenError
+
+        feed = Feed(self._api, after, timeout)
+        while True:
+            try:
+                async for data in self._link.stream(feed.request()):
+                    if (event := feed.take(data)) is not None:
+                        yield event
+            except ConnectionBrokenError as broken:
+                await self._link.run(feed.recover(broken.outcome))
+
+    @asynccontextmanager
+    async def episode(
+        self,
+        task: JsonValue = None,
+        *,
+        kind: str = "train",
+        task_id: str | None = None,
+        group_id: str | None = None,
+        wait: float = 600.0,
+    ) -> AsyncGenerator[AsyncEpisode]:
+        """Opens an episode for a `with` block and closes it at the end.
+
+        With a reward the episode is finished. Without one it is aborted, with a warning. If the block raises, the
+        episode is aborted, and the exception goes on. Meanwhile its lease is renewed in the background.
+
+        Args:
+            task: what the agent is to do, any JSON value.
+            kind: `train`, or `eval`: never trained on, any sampling parameters.
+            task_id: name of the task. By default equal tasks are one task.
+            group_id: the group to join. By default the server chooses.
+            wait: how long to wait until the server hands out an episode, seconds.
+
+        Raises:
+            UnavailableError: no episode after `wait` seconds, or the reward could not be reported.
+            EpisodeClosedError: the server closed the episode before its reward came.
+        """
+        from ajet_client.episode import AsyncEpisode
+
+        plan = self._api.open(task=task, kind=kind, task_id=task_id, group_id=group_id, patience_s=wait)
+        episode = AsyncEpisode(self._api, await self._link.run(plan), task, self._link)
+        self._heartbeats.add(episode)
+        try:
+            yield episode
+        except BaseException as error:
+            await self._link.run(episode.fail(error))
+            raise
+        else:
+            await self._link.run(episode.settle())
+        finally:
+            self._heartbeats.drop(episode)
+
+    async def run(
+        self,
+        agent: AsyncAgent,
+        tasks: TaskStream,
+        *,
+        group_size: int = 1,
+        concurrency: int = 16,
+        kind: str = "train",
+        attempts: int = 3,
+        wait: float = 600.0,
+        progress: bool = True,
+        on_result: Callable[[EpisodeRecord], object] | None = None,
+        keep_records: int | None = None,
+    ) -> RunReport:
+        """Runs an agent on tasks, `group_size` episodes each, in a bounded number of tasks.
+
+        Args:
+            agent: called with an `AsyncEpisode` and awaited. Returns the reward, or sets it with `episode.reward(...)`.
+            tasks: JSON values or `Task`s, from an iterable or an async one. Read only as far as there is room, so an
+                endless generator will do.
+            group_size: episodes per task. More than one share a group; use the job's `batch.group_size`.
+            concurrency: episodes at the same time.
+            kind: `train` or `eval`.
+            attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
+            wait: how long to wait for each episode, seconds.
+            progress: show a progress bar.
+            on_result: called with each record, one at a time.
+            keep_records: how many of the latest records the report keeps; None keeps all.
+
+        Returns:
+            Counts, means and records. A failed episode has an error and no reward, never a reward of 0.
+
+        Raises:
+            AjetError: an episode could not be opened. The open ones are aborted, as they are at a cancellation.
+        """
+        from ajet_client.async_runner import AsyncRunner
+        from ajet_client.report import RunSettings
+
+        settings = RunSettings(group_size, concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        return await AsyncRunner(self, agent, settings).run(tasks)

@@ -1,0 +1,61 @@
+"""The attempts at one slot of a run; shared by both runners."""
+
+import logging
+
+from ajet_client.clock import Clock
+from ajet_client.episode import EpisodeBase
+from ajet_client.report import EpisodeRecord, RunSettings, Slot
+from ajet_core.errors import RewardError
+
+logger = logging.getLogger("ajet_client")
+
+
+class Attempts:
+    """What became of a slot so far. An attempt is another episode in the same group, not a retry of requests."""
+
+    def __init__(self, slot: Slot, settings: RunSettings, clock: Clock) -> None:
+        self._slot = slot
+        self._limit = settings.attempts
+        self._clock = clock
+        self._began = clock.now()
+        self._episode: EpisodeBase | None = None
+        self._count = 0
+        self._error: str | None = None
+
+    def opened(self, episode: EpisodeBase) -> None:
+        """Notes a new attempt."""
+        self._episode = episode
+        self._count += 1
+        self._error = None
+
+    def failed(self, error: Exception) -> bool:
+        """Notes how the attempt failed. Returns whether there may be another."""
+        self._error = f"{type(error).__name__}: {error}"
+        last = self._count >= self._limit
+        level = logging.WARNING if last else logging.INFO
+        logger.log(level, "attempt %d of %d failed: %s", self._count, self._limit, self._error)
+        return not last
+
+    def record(self) -> EpisodeRecord:
+        """Returns how the slot ended."""
+        assert self._episode is not None
+        episode = self._episode
+        return EpisodeRecord(
+            task=self._slot.task,
+            group_id=episode.group_id,
+            episode_id=episode.id,
+            kind=episode.kind,
+            reward=episode.recorded_reward if self._error is None else None,
+            metrics=episode.metrics if self._error is None else {},
+            attempts=self._count,
+            error=self._error,
+            seconds=self._clock.now() - self._began,
+        )
+
+
+def adopt(episode: EpisodeBase, returned: object) -> None:
+    """Takes what an agent returned for its reward, unless it set one itself. Raises `RewardError` if there is none."""
+    if returned is not None:
+        episode.reward(returned)  # type: ignore[arg-type]
+    elif episode.recorded_reward is None:
+        raise RewardError("the agent returned None and called no episode.reward(...)", field="reward")

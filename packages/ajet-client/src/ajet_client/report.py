@@ -1,0 +1,142 @@
+"""What a run is asked for and what it reports; shared by both runners."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ajet_client.api import kind_of
+from ajet_client.tasks import Task, as_task
+from ajet_core.episode import EpisodeKind
+from ajet_core.errors import RequestError
+from ajet_core.ids import new_group_id
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRecord:
+    """How one episode of a run ended.
+
+    Attributes:
+        task: what it was about.
+        group_id: its group.
+        episode_id: id of the last attempt.
+        kind: `train` or `eval`.
+        reward: None if every attempt failed.
+        metrics: the further numbers that were reported.
+        attempts: how many attempts it took.
+        error: type and text of the last attempt's error; None if it succeeded.
+        seconds: from the first opening to the end of the last attempt, waits included.
+    """
+
+    task: Task
+    group_id: str
+    episode_id: str
+    kind: EpisodeKind
+    reward: float | None
+    metrics: dict[str, float]
+    attempts: int
+    error: str | None
+    seconds: float
+
+
+@dataclass
+class RunReport:
+    """Counts, sums and records of a run; grows while it goes on.
+
+    Attributes:
+        finished: episodes with a reward.
+        failed: episodes given up after their last attempt.
+        attempts: attempts of all episodes together.
+        records: the latest ones, up to the run's `keep_records`.
+    """
+
+    records: deque[EpisodeRecord] = field(default_factory=deque[EpisodeRecord])
+    finished: int = 0
+    failed: int = 0
+    attempts: int = 0
+    _reward_sum: float = 0.0
+    _metrics: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+
+    @property
+    def reward_mean(self) -> float | None:
+        """Mean over the finished episodes; None if there are none."""
+        return self._reward_sum / self.finished if self.finished else None
+
+    @property
+    def metric_means(self) -> dict[str, float]:
+        """Mean of each metric over the episodes that reported it."""
+        return {name: total / count for name, (count, total) in self._metrics.items()}
+
+    def rewards_by_group(self) -> dict[str, list[float]]:
+        """Returns the rewards of each group, from the records that are kept."""
+        groups: dict[str, list[float]] = {}
+        for record in self.records:
+            if record.reward is not None:
+                groups.setdefault(record.group_id, []).append(record.reward)
+        return groups
+
+    def add(self, record: EpisodeRecord) -> None:
+        """Counts one more episode."""
+        self.records.append(record)
+        self.attempts += record.attempts
+        if record.reward is None:
+            self.failed += 1
+            return
+        self.finished += 1
+        self._reward_sum += record.reward
+        for name, value in record.metrics.items():
+            count, total = self._metrics.get(name, (0, 0.0))
+            self._metrics[name] = (count + 1, total + value)
+
+    def __str__(self) -> str:
+        mean = "none" if self.reward_mean is None else f"{self.reward_mean:.4g}"
+        return f"{self.finished} finished, {self.failed} failed, {self.attempts} attempts, mean reward {mean}"
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The arguments of `run`; see `Swarm.run`."""
+
+    group_size: int
+    concurrency: int
+    kind: str
+    attempts: int
+    wait_s: float
+    progress: bool
+    on_result: Callable[[EpisodeRecord], object] | None
+    keep_records: int | None
+
+    def __post_init__(self) -> None:
+        kind_of(self.kind)
+        for name in ("group_size", "concurrency", "attempts"):
+            if (value := getattr(self, name)) < 1:
+                raise RequestError(f"{name} must be at least 1, got {value}", field=name)
+
+
+def new_report(settings: RunSettings) -> RunReport:
+    """Returns an empty report."""
+    return RunReport(deque(maxlen=settings.keep_records))
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One episode to be had: a task, and the group it belongs to (None: the server chooses)."""
+
+    task: Task
+    group_id: str | None
+
+
+def slots_of(item: "Task | JsonValue", group_size: int) -> Iterator[Slot]:
+    """Yields the slots of one task. One group id serves them all; an episode alone joins a group that needs it."""
+    task, group_id = as_task(item), new_group_id() if group_size > 1 else None
+    for _ in range(group_size):
+        yield Slot(task, group_id)
+
+
+def slots(items: "Iterable[Task | JsonValue]", group_size: int) -> Iterator[Slot]:
+    """Yields the slots of all tasks, reading no task before its first slot is asked for."""
+    for item in items:
+        yield from slots_of(item, group_size)

@@ -1,0 +1,128 @@
+"""The bounded runner of the sync `Swarm`: agents in threads.
+
+The calling thread reads the tasks and hands them out, one when a worker is free. Workers are daemon threads, so that a
+hung agent cannot keep the process alive. At a Ctrl-C, or when no episode can be opened, the calling thread aborts the
+open episodes, which makes the server refuse their agents' calls, waits a little for the workers and raises.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+from ajet_client.attempts import Attempts, adopt
+from ajet_client.episode import Episode
+from ajet_client.progress import Show, expected_total, progress_bar
+from ajet_client.report import EpisodeRecord, RunReport, RunSettings, Slot, new_report, slots
+from ajet_client.tasks import Task
+from ajet_client.transport import StoppedError
+from ajet_client.workers import Workers
+from ajet_core.errors import AjetError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from ajet_client.swarm import Swarm
+
+Agent: TypeAlias = Callable[[Episode], object]
+"""Runs one episode. Returns its reward, or None after `episode.reward(...)`."""
+
+_GRACE_S = 5.0
+"""How long stopped workers are waited for, seconds."""
+
+logger = logging.getLogger("ajet_client")
+
+
+class Runner:
+    """One call of `Swarm.run`."""
+
+    def __init__(self, swarm: "Swarm", agent: Agent, settings: RunSettings) -> None:
+        self._swarm = swarm
+        self._agent = agent
+        self._settings = settings
+        self._report = new_report(settings)
+        self._show: Show = lambda report: None
+        self._open: set[Episode] = set()
+        self._reporting = threading.Lock()
+        self._stop = threading.Event()
+        self._workers = Workers(settings.concurrency, self._serve)
+
+    def run(self, tasks: Iterable["Task | JsonValue"]) -> RunReport:
+        """Runs everything and returns the report."""
+        total = expected_total(tasks, self._settings.group_size)
+        with progress_bar(self._settings.progress, total) as self._show:
+            try:
+                self._hand_out(slots(tasks, self._settings.group_size))
+            except BaseException as error:
+                self._abandon(error)
+                raise
+            finally:
+                self._workers.close()
+        return self._report
+
+    def _hand_out(self, source: Iterator[Slot]) -> None:
+        self._workers.wait_for_one()
+        for slot in source:
+            self._workers.give(slot)
+            self._workers.wait_for_one()
+        self._workers.release_one()
+        self._workers.wait_for_all()
+
+    def _serve(self, slot: Slot) -> None:
+        """Runs in a worker: tries a slot until it has a reward or no attempt is left."""
+        attempts = Attempts(slot, self._settings, self._swarm.clock)
+        while not self._attempt(slot, attempts):
+            if self._stop.is_set():
+                return
+        self._tell(attempts.record())
+
+    def _attempt(self, slot: Slot, attempts: Attempts) -> bool:
+        """Returns whether the slot is through. Raises only if no episode could be opened."""
+        episode = None
+        try:
+            with self._opened(slot) as episode:
+                attempts.opened(episode)
+                adopt(episode, self._agent(episode))
+        except Exception as error:
+            if episode is None:
+                raise
+            return not attempts.failed(error)
+        return True
+
+    @contextmanager
+    def _opened(self, slot: Slot) -> Generator[Episode]:
+        task, settings = slot.task, self._settings
+        with self._swarm.episode(
+            task.data,
+            kind=settings.kind,
+            task_id=task.id,
+            group_id=slot.group_id,
+            wait=settings.wait_s,
+            stop=self._stop,
+        ) as episode:
+            self._open.add(episode)
+            try:
+                if self._stop.is_set():
+                    raise StoppedError
+                yield episode
+            finally:
+                self._open.discard(episode)
+
+    def _tell(self, record: EpisodeRecord) -> None:
+        with self._reporting:
+            self._report.add(record)
+            self._show(self._report)
+            if self._settings.on_result is not None:
+                self._settings.on_result(record)
+
+    def _abandon(self, error: BaseException) -> None:
+        """Stops opening, aborts what is open and waits a little for the workers."""
+        self._stop.set()
+        error.add_note(f"the run was stopped: {self._report}")
+        try:
+            for episode in list(self._open):
+                episode.abort(f"the run was stopped: {type(error).__name__}")
+        except AjetError as trouble:
+            logger.warning("open episodes are left to expire: %s", trouble)
+        self._workers.join(_GRACE_S)

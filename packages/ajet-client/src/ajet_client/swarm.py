@@ -1,0 +1,235 @@
+"""`Swarm`: one server, as a client sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self
+
+from ajet_client.clock import Clock
+from ajet_core.errors import RequestError
+
+if TYPE_CHECKING:
+    import threading
+
+    import httpx2
+    from pydantic import JsonValue
+
+    from ajet_client.episode import Episode
+    from ajet_client.report import EpisodeRecord, RunReport
+    from ajet_client.runner import Agent
+    from ajet_client.tasks import Task
+    from ajet_core.config import Job
+    from ajet_core.events import Event
+    from ajet_core.wire import EpisodeView, StatusView
+
+
+class Swarm:
+    """A swarm server.
+
+    Each call retries what is transient (see `ajet_client.retry`) and raises an `ajet_core.errors.AjetError` otherwise.
+    Any number of threads may share one swarm.
+
+    Args:
+        url: where the server is, `http://host:port`.
+        token: admin or client token. A server on loopback needs none.
+        client_id: name of this client in the server's status. By default a random one.
+        timeout: how long a call may take, retries included, seconds. Openings have their own `wait`.
+        report_timeout: how long the report of a reward may take, seconds. Longer, because a restart of the server
+            should not cost an episode.
+        transport: replaces the network, for tests.
+        clock: replaces time, for tests.
+
+    Raises:
+        RequestError: `url` is not an HTTP URL.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        client_id: str | None = None,
+        timeout: float = 60.0,
+        report_timeout: float = 600.0,
+        transport: httpx2.BaseTransport | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        # Loaded here, so that importing the package stays cheap: pydantic's models and the HTTP client take 0.1 s.
+        from ajet_client.api import Api
+        from ajet_client.leases import HeartbeatThread, LeaseBook
+        from ajet_client.transport import Link
+
+        clock = clock or Clock()
+        self.url = server_url(url)
+        self._api = Api(token, client_id, timeout, report_timeout, clock)
+        self._link = Link(self.url, transport, clock)
+        self._heartbeats = HeartbeatThread(LeaseBook(self._api), self._link.run)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Swarm {self.url}>"
+
+    @property
+    def client_id(self) -> str:
+        """Name of this client in the server's status."""
+        return self._api.client_id
+
+    @property
+    def clock(self) -> Clock:
+        """Tells the time."""
+        return self._api.clock
+
+    def close(self) -> None:
+        """Closes the connections. Open episodes stay open until their lease ends."""
+        self._link.close()
+
+    def status(self) -> StatusView:
+        """Returns one look at the server."""
+        return self._link.run(self._api.status())
+
+    def wait_until_serving(self, timeout: float = 600.0) -> StatusView:
+        """Waits until the server hands out episodes (its state is `rolling`).
+
+        Raises:
+            UnavailableError: it does not after `timeout` seconds; the message has the state and its cause.
+            EngineFailedError: its engine has failed.
+        """
+        return self._link.run(self._api.wait_until_serving(timeout))
+
+    def start(self) -> None:
+        """Starts the engine."""
+        self._link.run(self._api.start())
+
+    def stop(self) -> None:
+        """Stops the engine."""
+        self._link.run(self._api.stop())
+
+    def job(self) -> Job:
+        """Returns the job."""
+        return self._link.run(self._api.job())
+
+    def set_job(self, job: Job | Mapping[str, Any]) -> None:
+        """Replaces the job. Raises `ConfigError` with the field that is wrong."""
+        self._link.run(self._api.set_job(job))
+
+    def view(self, episode_id: str) -> EpisodeView:
+        """Returns what the server knows of an episode."""
+        return self._link.run(self._api.view(episode_id))
+
+    def events(self, after: int = 0, *, timeout: float = 600.0) -> Iterator[Event]:
+        """Yields the server's events as they happen, without end, and reconnects without missing one.
+
+        Args:
+            after: id of the last event that is known; 0 begins with the first.
+            timeout: how long to try to reconnect after a break, seconds.
+
+        Raises:
+            UnavailableError: the server could not be reached for `timeout` seconds.
+        """
+        from ajet_client.feed import Feed
+        from ajet_client.transport import ConnectionBrokenError
+
+        feed = Feed(self._api, after, timeout)
+        while True:
+            try:
+                for data in self._link.stream(feed.request()):
+                    if (event := feed.take(data)) is not None:
+                        yield event
+            except ConnectionBrokenError as broken:
+                self._link.run(feed.recover(broken.outcome))
+
+    @contextmanager
+    def episode(
+        self,
+        task: JsonValue = None,
+        *,
+        kind: str = "train",
+        task_id: str | None = None,
+        group_id: str | None = None,
+        wait: float = 600.0,
+        stop: threading.Event | None = None,
+    ) -> Generator[Episode]:
+        """Opens an episode for a `with` block and closes it at the end.
+
+        With a reward the episode is finished. Without one it is aborted, with a warning. If the block raises, the
+        episode is aborted, and the exception goes on. Meanwhile its lease is renewed in the background.
+
+        Args:
+            task: what the agent is to do, any JSON value.
+            kind: `train`, or `eval`: never trained on, any sampling parameters.
+            task_id: name of the task. By default equal tasks are one task.
+            group_id: the group to join. By default the server chooses.
+            wait: how long to wait until the server hands out an episode, seconds.
+            stop: gives the waiting up when it is set, with a `StoppedError`; for runners.
+
+        Raises:
+            UnavailableError: no episode after `wait` seconds, or the reward could not be reported.
+            EpisodeClosedError: the server closed the episode before its reward came.
+        """
+        from ajet_client.episode import Episode
+
+        plan = self._api.open(task=task, kind=kind, task_id=task_id, group_id=group_id, patience_s=wait)
+        episode = Episode(self._api, self._link.run(plan, stop), task, self._link)
+        self._heartbeats.add(episode)
+        try:
+            yield episode
+        except BaseException as error:
+            self._link.run(episode.fail(error))
+            raise
+        else:
+            self._link.run(episode.settle())
+        finally:
+            self._heartbeats.drop(episode)
+
+    def run(
+        self,
+        agent: Agent,
+        tasks: Iterable[Task | JsonValue],
+        *,
+        group_size: int = 1,
+        concurrency: int = 16,
+        kind: str = "train",
+        attempts: int = 3,
+        wait: float = 600.0,
+        progress: bool = True,
+        on_result: Callable[[EpisodeRecord], object] | None = None,
+        keep_records: int | None = None,
+    ) -> RunReport:
+        """Runs an agent on tasks, `group_size` episodes each, in a bounded pool of threads.
+
+        Args:
+            agent: called with an `Episode`. Returns the reward, or sets it with `episode.reward(...)`.
+            tasks: JSON values or `Task`s. Read only as far as there is room, so an endless generator will do.
+            group_size: episodes per task. More than one share a group; use the job's `batch.group_size`.
+            concurrency: episodes, and threads, at the same time.
+            kind: `train` or `eval`.
+            attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
+            wait: how long to wait for each episode, seconds.
+            progress: show a progress bar.
+            on_result: called with each record, one at a time, from the threads.
+            keep_records: how many of the latest records the report keeps; None keeps all.
+
+        Returns:
+            Counts, means and records. A failed episode has an error and no reward, never a reward of 0.
+
+        Raises:
+            AjetError: an episode could not be opened. The open ones are aborted, as they are at a Ctrl-C.
+        """
+        from ajet_client.report import RunSettings
+        from ajet_client.runner import Runner
+
+        settings = RunSettings(group_size, concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        return Runner(self, agent, settings).run(tasks)
+
+
+def server_url(url: str) -> str:
+    """Returns the URL without a slash at its end. Raises `RequestError` if it is not an HTTP URL."""
+    if not url.startswith(("http://", "https://")):
+        raise RequestError(f"url must begin with http:// or https://, got {url!r}", field="url")
+    return url.rstrip("/")

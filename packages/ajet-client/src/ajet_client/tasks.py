@@ -1,0 +1,79 @@
+"""Tasks, and small helpers that make streams of them."""
+
+import itertools
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from ajet_core.errors import RequestError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one group of episodes is to do.
+
+    Attributes:
+        data: any JSON value.
+        id: name of the task. By default equal data is one task.
+    """
+
+    data: "JsonValue"
+    id: str | None = None
+
+
+def as_task(item: "Task | JsonValue") -> Task:
+    """Returns a task as it is, and a JSON value as a task without a name."""
+    return item if isinstance(item, Task) else Task(item)
+
+
+def read_jsonl(path: str | Path, *, id_field: str | None = None) -> Iterator[Task]:
+    """Yields one task per line of a file of JSON values; empty lines are skipped.
+
+    Args:
+        path: the file, UTF-8. It is read as the tasks are asked for.
+        id_field: the field that holds each task's name, if the lines are objects with one.
+
+    Raises:
+        RequestError: a line is not JSON, or lacks `id_field`; the message has its number.
+    """
+    with Path(path).open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _parse(line, id_field, f"{path}, line {number}")
+
+
+def shuffle(items: Iterable[_Item], seed: int | str) -> list[_Item]:
+    """Returns the items in an order that depends on the seed alone."""
+    mixed = list(items)
+    random.Random(str(seed)).shuffle(mixed)
+    return mixed
+
+
+def repeat(items: Sequence[_Item], times: int | None = None, *, seed: int | None = None) -> Iterator[_Item]:
+    """Yields all the items again and again.
+
+    Args:
+        items: a sequence; a generator would be empty the second time.
+        times: how often; None is without end.
+        seed: shuffle each round, each differently.
+    """
+    for number in itertools.count() if times is None else range(times):
+        yield from items if seed is None else shuffle(items, f"{seed}/{number}")
+
+
+def _parse(line: str, id_field: str | None, place: str) -> Task:
+    try:
+        data = json.loads(line)
+        return Task(data, None if id_field is None else str(data[id_field]))
+    except ValueError as error:
+        raise RequestError(f"{place}: not JSON: {error}", field="path") from error
+    except (KeyError, TypeError):
+        raise RequestError(f"{place}: no field {id_field!r}", field="id_field") from None

@@ -1,0 +1,114 @@
+import pytest
+from ajet_client import Swarm
+from ajet_client.api import Api, finish_body, kind_of
+from ajet_client.plans import Reply
+from ajet_client.testing import FakeClock, FakeServer
+from ajet_core.config import Job, ModelConfig
+from ajet_core.errors import (
+    AjetError,
+    ConfigError,
+    EngineFailedError,
+    NotFoundError,
+    RequestError,
+    RewardError,
+    UnavailableError,
+)
+from ajet_core.events import EngineState
+
+
+def test_the_job_goes_there_and_back(swarm: Swarm) -> None:
+    job = Job(model=ModelConfig(path="m"))
+    swarm.set_job(job)
+    assert swarm.job() == job
+    swarm.set_job({"name": "other", "model": {"path": "m"}})
+    assert swarm.job().name == "other"
+
+
+def test_a_job_that_the_server_refuses_names_its_field(swarm: Swarm, server: FakeServer) -> None:
+    server.refuse("job", ConfigError("seed: got -1", field="seed"))
+    with pytest.raises(ConfigError, match="got -1") as caught:
+        swarm.set_job({"seed": -1})
+    assert caught.value.field == "seed"
+
+
+def test_without_a_job_there_is_none(swarm: Swarm) -> None:
+    with pytest.raises(NotFoundError):
+        swarm.job()
+
+
+def test_start_and_stop(swarm: Swarm) -> None:
+    swarm.stop()
+    assert swarm.status().state == EngineState.OFFLINE
+    swarm.start()
+    assert swarm.status().state == EngineState.ROLLING
+
+
+def test_the_view_of_an_episode(swarm: Swarm) -> None:
+    with swarm.episode("a task") as episode:
+        assert swarm.view(episode.id).status == "open"
+        episode.reward(1)
+    assert swarm.view(episode.id).reward == 1.0
+
+
+def test_waiting_until_a_server_serves(swarm: Swarm, server: FakeServer, clock: FakeClock) -> None:
+    server.state = EngineState.BOOTING
+    server.fail("status", "restarting", times=2)
+    with pytest.raises(UnavailableError, match=r"gave up after 30 s waiting for the server: it is booting \(a fake"):
+        swarm.wait_until_serving(30.0)
+    assert clock.time == pytest.approx(30.0, abs=1.0)
+    server.state = EngineState.ROLLING
+    assert swarm.wait_until_serving(0.0).state == EngineState.ROLLING
+
+
+def test_waiting_ends_when_the_engine_failed(swarm: Swarm, server: FakeServer, clock: FakeClock) -> None:
+    server.state = EngineState.FAILED
+    with pytest.raises(EngineFailedError, match="a fake server"):
+        swarm.wait_until_serving(30.0)
+    assert clock.time == 0.0
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b'{"state": "dreaming"}'])
+def test_an_answer_of_another_server_is_explained(body: bytes, clock: FakeClock) -> None:
+    plan = Api(None, None, 1.0, 1.0, clock).status()
+    next(plan)
+    with pytest.raises(AjetError, match="is this the URL of an ajet server"):
+        plan.send(Reply(200, body))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [({"kind": "test"}, "kind"), ({"task": object()}, "task"), ({"group_id": ""}, "group_id"), ({"task_id": 3}, "task_id")],
+)
+def test_an_opening_that_cannot_be_names_its_field(
+    swarm: Swarm, server: FakeServer, arguments: dict[str, object], field: str
+) -> None:
+    with pytest.raises(RequestError) as caught, swarm.episode(**arguments):  # type: ignore[arg-type]
+        pass
+    assert caught.value.field == field
+    assert server.requests == []
+
+
+def test_the_server_is_asked_to_hold_an_opening_no_longer_than_there_is_time(clock: FakeClock) -> None:
+    def hold(patience_s: float) -> str:
+        api = Api("token", "me", 1.0, 1.0, clock)
+        request = next(api.open(task=1, kind="eval", task_id=None, group_id=None, patience_s=patience_s))
+        return request.body.decode()  # type: ignore[union-attr]
+
+    assert '"wait_s":10.0' in hold(600.0)
+    assert '"wait_s":2.0' in hold(2.0)
+
+
+def test_keys_are_not_shown(clock: FakeClock) -> None:
+    assert "secret" not in repr(next(Api("secret", None, 1.0, 1.0, clock).status()))
+
+
+def test_too_many_metrics_are_refused() -> None:
+    with pytest.raises(RewardError) as caught:
+        finish_body(1.0, {f"m{number}": 0.0 for number in range(101)})
+    assert caught.value.field == "metrics"
+
+
+def test_kinds() -> None:
+    assert kind_of("eval") == "eval"
+    with pytest.raises(RequestError, match="'train' or 'eval'"):
+        kind_of("dev")

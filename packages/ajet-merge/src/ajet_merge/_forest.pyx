@@ -1,0 +1,556 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The trie, compiled. `_forest_py.py` is its readable twin: same results to the last bit.
+
+Nodes are (offset, length) slices of one flat int32 store, which gets each distinct token once. A call is first compared
+with the path of the call before it (the finger), whose slices often lie side by side in the store, then goes on from
+the token where they part. Children are found by a hash of (node, first token), one table for the whole trie.
+
+Safety: the caller's buffers are only read while `add` runs. Everything kept is in this object's own memory. A buffer
+that another thread changes meanwhile can give a wrong trie, but no access out of bounds.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint64_t
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memcmp, memcpy
+
+import numpy as np
+
+from ._layout import Layout
+
+
+cdef struct Node:
+    int32_t offset  # of its first token in the store
+    int32_t length
+    int32_t depth  # tokens above it
+    int32_t parent  # -1 at roots, which hold no token
+
+
+cdef struct Slot:
+    uint64_t key  # (node << 32 | token) + 1; 0 is a free slot
+    int32_t child
+
+
+cdef struct Sequence:  # prompt and completion, read as one
+    const int32_t* prompt
+    const int32_t* completion
+    int64_t prompt_length
+    int64_t length
+
+
+cdef struct Child:  # what siblings are ordered by
+    int32_t parent
+    int32_t height
+    int32_t token
+    int32_t node
+
+
+cdef enum:
+    OK = 0
+    NO_MEMORY = -1
+    TOO_MANY_TOKENS = -2
+    BLOCK = 1024  # tokens compared by one memcmp
+
+
+cdef inline int64_t common_prefix(const int32_t* a, const int32_t* b, int64_t count) noexcept nogil:
+    """How many leading tokens are equal: by blocks, then by eight bytes, then by token."""
+    cdef int64_t at = 0
+    cdef uint64_t left, right
+    while count - at >= BLOCK and memcmp(a + at, b + at, BLOCK * sizeof(int32_t)) == 0:
+        at += BLOCK
+    while count - at >= 2:
+        memcpy(&left, a + at, 8)  # a plain load, but without alignment rules
+        memcpy(&right, b + at, 8)
+        if left != right:
+            break
+        at += 2
+    while at < count and a[at] == b[at]:
+        at += 1
+    return at
+
+
+cdef inline int64_t common_with(const Sequence* seq, int64_t at, const int32_t* run, int64_t count) noexcept nogil:
+    """How many tokens of `run` the sequence has from position `at` on."""
+    cdef int64_t done = 0, part
+    if count > seq.length - at:
+        count = seq.length - at
+    if at < seq.prompt_length:
+        part = min(count, seq.prompt_length - at)
+        done = common_prefix(seq.prompt + at, run, part)
+        if done < part:
+            return done
+    if done < count:
+        done += common_prefix(seq.completion + (at + done - seq.prompt_length), run + done, count - done)
+    return done
+
+
+cdef inline int32_t token_at(const Sequence* seq, int64_t at) noexcept nogil:
+    return seq.prompt[at] if at < seq.prompt_length else seq.completion[at - seq.prompt_length]
+
+
+cdef inline uint64_t mixed(uint64_t key) noexcept nogil:
+    """The finalizer of splitmix64 (Steele et al., 2014): all bits of the key reach all bits of the hash."""
+    key = (key ^ (key >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
+    key = (key ^ (key >> 27)) * <uint64_t>0x94D049BB133111EB
+    return key ^ (key >> 31)
+
+
+cdef int by_height_then_token(const void* a, const void* b) noexcept nogil:
+    """Children of one parent side by side, the longest path first; siblings never share a first token."""
+    cdef const Child* x = <const Child*>a
+    cdef const Child* y = <const Child*>b
+    if x.parent != y.parent:
+        return -1 if x.parent < y.parent else 1
+    if x.height != y.height:
+        return -1 if x.height > y.height else 1
+    return -1 if x.token < y.token else (1 if x.token > y.token else 0)
+
+
+cdef class Trie:
+    """See `TrieBackend` in `_layout`."""
+
+    cdef int32_t* store
+    cdef int64_t store_size, store_room
+    cdef Node* nodes
+    cdef int64_t node_count, node_room
+    cdef Slot* slots
+    cdef int64_t slot_count, slot_room  # room is a power of two, at most half used
+    cdef int32_t* finger  # the nodes on the path of the call before, its root first
+    cdef int64_t finger_size  # its room is node_room
+    cdef int32_t* call_nodes
+    cdef int64_t call_count, call_room
+    cdef list roots
+    cdef bint busy  # a thread is in here
+    cdef bint broken  # an add failed half-way, so there may be tokens that no call has
+
+    def __cinit__(self):
+        self.roots = []
+
+    def __dealloc__(self):
+        free(self.store)
+        free(self.nodes)
+        free(self.slots)
+        free(self.finger)
+        free(self.call_nodes)
+
+    def new_root(self):
+        """A new tree that shares nothing with others; returns its number."""
+        self._begin()
+        try:
+            self._check(self._reserve_nodes(1))
+            self.roots.append(self._new_node(0, 0, 0, -1))
+        finally:
+            self.busy = False
+        return len(self.roots) - 1
+
+    def add(self, list prompts, list completions, list roots):
+        """Insert the calls in order; returns how many leading tokens of each were there already."""
+        cdef Py_ssize_t count = len(roots), held = 0, index
+        cdef Py_buffer* views = NULL
+        cdef Sequence* sequences = NULL
+        cdef int32_t* root_nodes = NULL
+        cdef int64_t* shared = NULL
+        cdef int status = OK
+        if len(prompts) != count or len(completions) != count:
+            raise ValueError("prompts, completions and roots differ in length")
+        self._begin()
+        try:
+            views = <Py_buffer*>malloc((2 * count + 1) * sizeof(Py_buffer))
+            sequences = <Sequence*>malloc((count + 1) * sizeof(Sequence))
+            root_nodes = <int32_t*>malloc((count + 1) * sizeof(int32_t))
+            shared = <int64_t*>malloc((count + 1) * sizeof(int64_t))
+            if views == NULL or sequences == NULL or root_nodes == NULL or shared == NULL:
+                raise MemoryError
+            for index in range(count):
+                root_nodes[index] = self.roots[roots[index]]
+                PyObject_GetBuffer(prompts[index], &views[held], PyBUF_SIMPLE)
+                held += 1
+                PyObject_GetBuffer(completions[index], &views[held], PyBUF_SIMPLE)
+                held += 1
+                sequences[index].prompt = <const int32_t*>views[held - 2].buf
+                sequences[index].prompt_length = views[held - 2].len // <Py_ssize_t>sizeof(int32_t)
+                sequences[index].completion = <const int32_t*>views[held - 1].buf
+                sequences[index].length = (
+                    sequences[index].prompt_length + views[held - 1].len // <Py_ssize_t>sizeof(int32_t)
+                )
+            with nogil:
+                for index in range(count):
+                    status = self._add_one(&sequences[index], root_nodes[index], &shared[index])
+                    if status != OK:
+                        break
+            self.broken = status != OK
+            self._check(status)
+            return [shared[index] for index in range(count)]
+        finally:
+            for index in range(held):
+                PyBuffer_Release(&views[index])
+            free(views)
+            free(sequences)
+            free(root_nodes)
+            free(shared)
+            self.busy = False
+
+    cdef int _add_one(self, const Sequence* seq, int32_t root, int64_t* shared) noexcept nogil:
+        """Insert one call. Room is made before anything is changed, so a failure leaves a valid trie behind."""
+        cdef int64_t at = 0
+        cdef int32_t node
+        if self._reserve_nodes(2) != OK or self._reserve_calls() != OK:
+            return NO_MEMORY
+        if self.finger_size == 0 or self.finger[0] != root:
+            self.finger[0] = root
+            self.finger_size = 1
+        else:
+            at = self._follow_finger(seq)
+        if self._reserve_store(seq.length - at) != OK:
+            return NO_MEMORY if self.store_size + seq.length - at <= INT32_MAX else TOO_MANY_TOKENS
+        node = self.finger[self.finger_size - 1]
+        if at < self.nodes[node].depth + self.nodes[node].length:
+            node = self._split(node, at - self.nodes[node].depth)
+            self.finger[self.finger_size - 1] = node
+        else:
+            node = self._descend(seq, &at, node)
+        shared[0] = at
+        if at < seq.length:
+            node = self._new_leaf(seq, at, node)
+            self._push(node)
+        self.call_nodes[self.call_count] = node
+        self.call_count += 1
+        return OK
+
+    cdef int64_t _follow_finger(self, const Sequence* seq) noexcept nogil:
+        """Cut the finger down to what the sequence shares with it; returns how many tokens that is."""
+        cdef int64_t at = 0, index = 1, run, got
+        cdef int32_t offset
+        cdef int64_t low, high, middle
+        while index < self.finger_size and at < seq.length:
+            offset = self.nodes[self.finger[index]].offset
+            run = 0
+            # Nodes side by side in the store, as in a growing conversation, are compared as one run.
+            while index < self.finger_size and self.nodes[self.finger[index]].offset == offset + run:
+                run += self.nodes[self.finger[index]].length
+                index += 1
+            got = common_with(seq, at, self.store + offset, run)
+            at += got
+            if got < run:
+                break
+        # Keep the nodes that begin above `at`: search by depth.
+        low, high = 1, self.finger_size
+        while low < high:
+            middle = (low + high) // 2
+            if self.nodes[self.finger[middle]].depth < at:
+                low = middle + 1
+            else:
+                high = middle
+        self.finger_size = low
+        return at
+
+    cdef int32_t _descend(self, const Sequence* seq, int64_t* at, int32_t node) noexcept nogil:
+        """From the end of `node` on, walk down as far as the trie has the sequence; returns the node it ends with.
+
+        A split ends the walk: what follows it differs from all there is, so one call makes at most two nodes.
+        """
+        cdef int32_t child
+        cdef int64_t got
+        while at[0] < seq.length:
+            child = self._child(node, token_at(seq, at[0]))
+            if child < 0:
+                break
+            got = common_with(seq, at[0], self.store + self.nodes[child].offset, self.nodes[child].length)
+            if got == 0:
+                break  # only if the buffer changed meanwhile
+            at[0] += got
+            if got < self.nodes[child].length:
+                node = self._split(child, got)
+                self._push(node)
+                break
+            node = child
+            self._push(node)
+        return node
+
+    cdef int32_t _split(self, int32_t lower, int64_t keep) noexcept nogil:
+        """Put a new node with the first `keep` tokens above `lower`. `lower` stays the end of the calls it ends."""
+        cdef Node* node = &self.nodes[lower]
+        cdef int32_t upper = self._new_node(node.offset, <int32_t>keep, node.depth, node.parent)
+        self._set_child(node.parent, self.store[node.offset], upper)
+        node.offset += <int32_t>keep
+        node.length -= <int32_t>keep
+        node.depth += <int32_t>keep
+        node.parent = upper
+        self._set_child(upper, self.store[node.offset], lower)
+        return upper
+
+    cdef int32_t _new_leaf(self, const Sequence* seq, int64_t at, int32_t parent) noexcept nogil:
+        """Copy the rest of the sequence into the store, as a leaf below `parent`."""
+        cdef int32_t offset = <int32_t>self.store_size
+        cdef int64_t part = seq.prompt_length - at
+        if part > 0:
+            memcpy(self.store + self.store_size, seq.prompt + at, part * sizeof(int32_t))
+            self.store_size += part
+            at += part
+        part = seq.length - at
+        if part > 0:
+            memcpy(self.store + self.store_size, seq.completion + (at - seq.prompt_length), part * sizeof(int32_t))
+            self.store_size += part
+        cdef int32_t leaf = self._new_node(
+            offset,
+            <int32_t>(self.store_size - offset),
+            self.nodes[parent].depth + self.nodes[parent].length,
+            parent,
+        )
+        self._set_child(parent, self.store[offset], leaf)
+        return leaf
+
+    cdef int32_t _new_node(self, int32_t offset, int32_t length, int32_t depth, int32_t parent) noexcept nogil:
+        cdef Node* node = &self.nodes[self.node_count]
+        node.offset = offset
+        node.length = length
+        node.depth = depth
+        node.parent = parent
+        self.node_count += 1
+        return <int32_t>(self.node_count - 1)
+
+    cdef void _push(self, int32_t node) noexcept nogil:
+        self.finger[self.finger_size] = node  # a path has fewer nodes than the trie, so there is room
+        self.finger_size += 1
+
+    cdef Slot* _slot(self, int32_t node, int32_t token) noexcept nogil:
+        """The slot of this child, or the free one where it would go."""
+        cdef uint64_t key = ((<uint64_t>node << 32) | <uint64_t>(<unsigned int>token)) + 1
+        cdef uint64_t mask = <uint64_t>self.slot_room - 1
+        cdef uint64_t at = mixed(key) & mask
+        while self.slots[at].key != 0 and self.slots[at].key != key:
+            at = (at + 1) & mask
+        return &self.slots[at]
+
+    cdef int32_t _child(self, int32_t node, int32_t token) noexcept nogil:
+        cdef Slot* slot = self._slot(node, token)
+        return slot.child if slot.key != 0 else -1
+
+    cdef void _set_child(self, int32_t node, int32_t token, int32_t child) noexcept nogil:
+        cdef Slot* slot = self._slot(node, token)
+        if slot.key == 0:
+            slot.key = ((<uint64_t>node << 32) | <uint64_t>(<unsigned int>token)) + 1
+            self.slot_count += 1
+        slot.child = child
+
+    cdef int _reserve_nodes(self, int64_t more) noexcept nogil:
+        """Room for `more` nodes, for the finger to hold all nodes, and for two children for each new node."""
+        cdef int64_t room = self.node_room
+        cdef void* grown
+        if self.node_count + more > room:
+            room = max(64, 2 * room, self.node_count + more)
+            if room > INT32_MAX:
+                return NO_MEMORY
+            grown = realloc(self.nodes, room * sizeof(Node))
+            if grown == NULL:
+                return NO_MEMORY
+            self.nodes = <Node*>grown
+            grown = realloc(self.finger, room * sizeof(int32_t))
+            if grown == NULL:
+                return NO_MEMORY
+            self.finger = <int32_t*>grown
+            self.node_room = room
+        if 2 * (self.slot_count + 2 * more) > self.slot_room:
+            return self._grow_slots(max(256, 2 * self.slot_room))
+        return OK
+
+    cdef int _grow_slots(self, int64_t room) noexcept nogil:
+        cdef Slot* old = self.slots
+        cdef int64_t old_room = self.slot_room, index
+        cdef Slot* grown = <Slot*>calloc(room, sizeof(Slot))
+        if grown == NULL:
+            return NO_MEMORY
+        self.slots = grown
+        self.slot_room = room
+        for index in range(old_room):
+            if old[index].key != 0:
+                self._slot(<int32_t>((old[index].key - 1) >> 32), <int32_t>(old[index].key - 1))[0] = old[index]
+        free(old)
+        return OK
+
+    cdef int _reserve_store(self, int64_t more) noexcept nogil:
+        cdef int64_t room
+        cdef void* grown
+        if self.store_size + more > INT32_MAX:
+            return TOO_MANY_TOKENS
+        if self.store_size + more > self.store_room:
+            room = max(4096, 2 * self.store_room, self.store_size + more)
+            grown = realloc(self.store, room * sizeof(int32_t))
+            if grown == NULL:
+                return NO_MEMORY
+            self.store = <int32_t*>grown
+            self.store_room = room
+        return OK
+
+    cdef int _reserve_calls(self) noexcept nogil:
+        cdef int64_t room
+        cdef void* grown
+        if self.call_count == self.call_room:
+            room = max(64, 2 * self.call_room)
+            grown = realloc(self.call_nodes, room * sizeof(int32_t))
+            if grown == NULL:
+                return NO_MEMORY
+            self.call_nodes = <int32_t*>grown
+            self.call_room = room
+        return OK
+
+    def layout(self, list roots):
+        """The trie so far as a `Layout`, its trees in the given order."""
+        cdef int64_t count = self.node_count - len(self.roots), index
+        cdef int32_t* root_nodes = NULL
+        cdef int64_t root_count = len(roots)
+        cdef Py_buffer views[7]
+        cdef int held = 0, status
+        cdef list arrays
+        self._begin()
+        try:
+            if sorted(roots) != list(range(len(self.roots))):
+                raise ValueError("layout needs each root exactly once")
+            sizes = (self.store_size, count, count, count, count, count, self.call_count)
+            arrays = [np.empty(size, np.int32) for size in sizes]
+            for array in arrays:
+                PyObject_GetBuffer(array, &views[held], PyBUF_WRITABLE)
+                held += 1
+            root_nodes = <int32_t*>malloc((root_count + 1) * sizeof(int32_t))
+            if root_nodes == NULL:
+                raise MemoryError
+            for index in range(root_count):
+                root_nodes[index] = self.roots[roots[index]]
+            with nogil:
+                status = self._lay_out(root_nodes, root_count, views)
+            self._check(status)
+            return Layout(*arrays)
+        finally:
+            for index in range(held):
+                PyBuffer_Release(&views[index])
+            free(root_nodes)
+            self.busy = False
+
+    cdef int _lay_out(self, const int32_t* roots, int64_t root_count, Py_buffer* views) noexcept nogil:
+        cdef int64_t total = self.node_count, room = total + 1
+        # One block of memory for all scratch arrays, so there is one thing to check and to free.
+        cdef Child* children = <Child*>malloc(room * sizeof(Child))
+        cdef int32_t* scratch = <int32_t*>malloc(4 * room * sizeof(int32_t))
+        if children == NULL or scratch == NULL:
+            free(children)
+            free(scratch)
+            return NO_MEMORY
+        self._heights(scratch, scratch + room, scratch + 2 * room)
+        self._children(children, scratch, scratch + room)
+        self._preorder(children, scratch + room, roots, root_count, scratch + 2 * room, scratch + 3 * room, views)
+        free(children)
+        free(scratch)
+        return OK
+
+    cdef void _heights(self, int32_t* height, int32_t* waiting, int32_t* ready) noexcept nogil:
+        """Tokens from each node to its deepest leaf, leaves first: a node is ready once all its children are done."""
+        cdef int64_t index, size = 0
+        cdef int32_t node, above
+        for index in range(self.node_count):
+            height[index] = 0
+            waiting[index] = 0
+        for index in range(self.node_count):
+            if self.nodes[index].parent >= 0:
+                waiting[self.nodes[index].parent] += 1
+        for index in range(self.node_count):
+            if waiting[index] == 0:
+                ready[size] = <int32_t>index
+                size += 1
+        index = 0
+        while index < size:
+            node = ready[index]
+            index += 1
+            height[node] += self.nodes[node].length
+            above = self.nodes[node].parent
+            if above >= 0:
+                height[above] = max(height[above], height[node])
+                waiting[above] -= 1
+                if waiting[above] == 0:
+                    ready[size] = above
+                    size += 1
+
+    cdef void _children(self, Child* children, const int32_t* height, int32_t* first) noexcept nogil:
+        """All nodes that have a parent, sorted; `first[p]`..`first[p + 1]` are the children of p."""
+        cdef int64_t index, count = 0
+        cdef int32_t parent = 0
+        for index in range(self.node_count):
+            if self.nodes[index].parent >= 0:
+                children[count].parent = self.nodes[index].parent
+                children[count].height = height[index]
+                children[count].token = self.store[self.nodes[index].offset]
+                children[count].node = <int32_t>index
+                count += 1
+        qsort(children, count, sizeof(Child), by_height_then_token)
+        for index in range(count):
+            while parent <= children[index].parent:
+                first[parent] = <int32_t>index
+                parent += 1
+        while parent <= self.node_count:
+            first[parent] = <int32_t>count
+            parent += 1
+
+    cdef void _preorder(
+        self,
+        const Child* children,
+        const int32_t* first,
+        const int32_t* roots,
+        int64_t root_count,
+        int32_t* stack,
+        int32_t* place,
+        Py_buffer* views,
+    ) noexcept nogil:
+        """Fill the arrays of the layout, in its order of fields."""
+        cdef int32_t* tokens = <int32_t*>views[0].buf
+        cdef int32_t* start = <int32_t*>views[1].buf
+        cdef int32_t* length = <int32_t*>views[2].buf
+        cdef int32_t* parent = <int32_t*>views[3].buf
+        cdef int32_t* depth = <int32_t*>views[4].buf
+        cdef int32_t* end = <int32_t*>views[5].buf
+        cdef int32_t* call_node = <int32_t*>views[6].buf
+        cdef int64_t count = 0, written = 0, tree, size, index
+        cdef int32_t node, child
+        for tree in range(root_count):
+            place[roots[tree]] = -1
+            stack[0] = roots[tree]
+            size = 1
+            while size > 0:
+                size -= 1
+                node = stack[size]
+                if self.nodes[node].parent >= 0:
+                    place[node] = <int32_t>count
+                    start[count] = <int32_t>written
+                    length[count] = self.nodes[node].length
+                    parent[count] = place[self.nodes[node].parent]
+                    depth[count] = self.nodes[node].depth
+                    memcpy(
+                        tokens + written,
+                        self.store + self.nodes[node].offset,
+                        self.nodes[node].length * sizeof(int32_t),
+                    )
+                    written += self.nodes[node].length
+                    end[count] = <int32_t>written
+                    count += 1
+                for child in range(first[node + 1] - 1, first[node] - 1, -1):  # so that the first comes off first
+                    stack[size] = children[child].node
+                    size += 1
+        for index in range(count - 1, -1, -1):  # children come after their parent
+            if parent[index] >= 0:
+                end[parent[index]] = max(end[parent[index]], end[index])
+        for index in range(self.call_count):
+            call_node[index] = place[self.call_nodes[index]]
+
+    cdef int _begin(self) except -1:
+        """While the GIL is released another thread may come in; it must not touch half-changed memory."""
+        if self.busy:
+            raise RuntimeError("this trie is in use by another thread")
+        if self.broken:
+            raise RuntimeError("this trie is incomplete, because adding to it failed before; start a new one")
+        self.busy = True
+        return 0
+
+    cdef int _check(self, int status) except -1:
+        if status == NO_MEMORY:
+            raise MemoryError
+        if status == TOO_MANY_TOKENS:
+            raise OverflowError("more than 2**31 - 1 distinct tokens in one forest")
+        return 0

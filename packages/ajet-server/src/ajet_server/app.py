@@ -1,0 +1,104 @@
+"""The FastAPI app and the process around it."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import uvicorn
+from ajet_core.errors import ConfigError
+from fastapi import FastAPI
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from ajet_server import __version__
+from ajet_server.routes import agents, control, episodes, health
+from ajet_server.routes.errors import install_error_handlers
+from ajet_server.settings import ServerSettings
+from ajet_server.wiring import Server
+
+_GRACEFUL_S = 5
+
+
+def build_app(server: Server) -> FastAPI:
+    """Returns the app of a server. Its lifespan starts the engine if there is a job, and ends everything in order."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if server.has_job:
+            server.start()
+        yield
+        await server.close()
+
+    app = FastAPI(
+        title="ajet swarm server",
+        version=__version__,
+        lifespan=lifespan,
+        max_body_size=server.settings.max_request_bytes,
+        docs_url="/api/docs",
+        openapi_url="/api/openapi.json",
+        redoc_url=None,
+    )
+    app.state.server = server
+    if server.settings.is_loopback:
+        # A web page that resolves its own name to 127.0.0.1 (DNS rebinding) still sends that name.
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", "::1"])
+    install_error_handlers(app)
+    for module in (agents, control, episodes, health):
+        app.include_router(module.router)
+    return app
+
+
+class _HttpServer(uvicorn.Server):
+    """Ends the event streams first: they never end by themselves, and uvicorn waits for open responses."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._server = server
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._server.events.close()
+        await super().shutdown(sockets)
+
+
+def serve(settings: ServerSettings, on_listening: Callable[[str], None]) -> None:
+    """Runs a server until it is told to end (`POST /api/shutdown`, SIGTERM, SIGINT).
+
+    Args:
+        settings: where to listen and keep the data, and the job to start with.
+        on_listening: called with the URL once the socket is bound and the data folder is open.
+
+    Raises:
+        ConfigError: the port is taken, the address cannot be bound, or the job is wrong.
+        StorageError: the data folder is in use or corrupted.
+    """
+    with _bind(settings) as listener:
+        server = Server(settings)
+        url = _url(settings.host, listener.getsockname()[1])
+        config = uvicorn.Config(
+            build_app(server), log_level="warning", timeout_graceful_shutdown=_GRACEFUL_S, timeout_keep_alive=75
+        )
+        http = _HttpServer(config, server)
+        server.on_shutdown = lambda: setattr(http, "should_exit", True)
+        server.data_dir.announce(url)
+        on_listening(url)
+        http.run(sockets=[listener])
+
+
+def _bind(settings: ServerSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigError(
+            f"port: cannot listen on {settings.host}:{settings.port}: {error}; choose another with --port "
+            "(0 takes a free one)",
+            field="port",
+        ) from error
+    return listener
+
+
+def _url(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"

@@ -1,0 +1,233 @@
+"""Rows of the ledger as values, and the statements that read and write them."""
+
+import json
+import sqlite3
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ajet_core.episode import EpisodeKind, EpisodeStatus
+from ajet_core.errors import EpisodeClosedError
+from ajet_core.wire import EpisodeView
+
+from ajet_server.worker.protocol import CallRow, EpisodeRow
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeRecord:
+    """One episode as it was opened."""
+
+    id: str
+    attempt_id: str
+    request_id: str
+    group_id: str
+    group_named: bool
+    """True when the client chose the group."""
+    task_id: str
+    task: str
+    kind: EpisodeKind
+    client_id: str
+    api_key_hash: str
+    control_key_hash: str
+    weight_version: int
+    opened_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One captured call: the ids the engine was given and the ids it sampled (contract 1)."""
+
+    id: str
+    episode_id: str
+    seq: int
+    prompt_ids: bytes
+    completion_ids: bytes
+    logprobs: bytes
+    sampling: str
+    temperature: float
+    weight_version: int
+    finish_reason: str
+    cached_tokens: int
+    messages: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """A finished train episode that no batch has taken."""
+
+    episode_id: str
+    group_id: str
+    group_named: bool
+    task_id: str
+    reward: float
+    oldest_version: int
+
+
+def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
+    db.execute(
+        "INSERT INTO episodes (id, attempt_id, request_id, group_id, group_named, task_id, task, kind, status, client_id,"
+        " api_key_hash, control_key_hash, weight_version, opened_at) VALUES (?,?,?,?,?,?,?,?,'open',?,?,?,?,?)",
+        (
+            record.id,
+            record.attempt_id,
+            record.request_id,
+            record.group_id,
+            int(record.group_named),
+            record.task_id,
+            record.task,
+            record.kind,
+            record.client_id,
+            record.api_key_hash,
+            record.control_key_hash,
+            record.weight_version,
+            record.opened_at,
+        ),
+    )
+
+
+def insert_call(db: sqlite3.Connection, call: CallRecord) -> None:
+    """Records a call. Raises `EpisodeClosedError` when its episode closed meanwhile: late results are fenced off."""
+    status = db.execute("SELECT status FROM episodes WHERE id = ?", (call.episode_id,)).fetchone()[0]
+    if status != EpisodeStatus.OPEN:
+        raise EpisodeClosedError(f"episode {call.episode_id} is {status}; the call was not recorded")
+    db.execute(
+        "INSERT INTO calls (id, episode_id, seq, at, prompt_ids, completion_ids, logprobs, sampling, temperature,"
+        " weight_version, finish_reason, cached_tokens, messages, text) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+        (
+            call.id,
+            call.episode_id,
+            call.seq,
+            time.time(),
+            call.prompt_ids,
+            call.completion_ids,
+            call.logprobs,
+            call.sampling,
+            call.temperature,
+            call.weight_version,
+            call.finish_reason,
+            call.cached_tokens,
+            call.messages,
+            call.text,
+        ),
+    )
+
+
+def close_episode(
+    db: sqlite3.Connection,
+    episode_id: str,
+    status: EpisodeStatus,
+    *,
+    reward: float | None = None,
+    metrics: dict[str, float] | None = None,
+    reason: str | None = None,
+) -> None:
+    """Closes an open episode. Raises `EpisodeClosedError` if it is closed already."""
+    cursor = db.execute(
+        "UPDATE episodes SET status = ?, closed_at = ?, reward = ?, metrics = ?, reason = ? WHERE id = ? AND status = 'open'",
+        (status, time.time(), reward, json.dumps(metrics or {}), reason, episode_id),
+    )
+    if cursor.rowcount != 1:
+        raise EpisodeClosedError(f"episode {episode_id} is closed already")
+
+
+_VIEW = """
+    SELECT e.*, count(c.id) AS calls, coalesce(sum(length(c.prompt_ids)), 0) / 4 AS prompt_tokens,
+           coalesce(sum(length(c.completion_ids)), 0) / 4 AS completion_tokens
+    FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id
+"""
+
+
+def episode_view(db: sqlite3.Connection, episode_id: str) -> EpisodeView | None:
+    row = db.execute(f"{_VIEW} WHERE e.id = ? GROUP BY e.id", (episode_id,)).fetchone()
+    if row is None:
+        return None
+    return EpisodeView(
+        episode_id=row["id"],
+        attempt_id=row["attempt_id"],
+        group_id=row["group_id"],
+        task_id=row["task_id"],
+        kind=row["kind"],
+        status=row["status"],
+        client_id=row["client_id"],
+        reward=row["reward"],
+        metrics=json.loads(row["metrics"]),
+        reason=row["reason"],
+        calls=row["calls"],
+        prompt_tokens=row["prompt_tokens"],
+        completion_tokens=row["completion_tokens"],
+        weight_version=row["weight_version"],
+        batch_id=row["batch_id"],
+    )
+
+
+def find_by_request(db: sqlite3.Connection, request_id: str) -> sqlite3.Row | None:
+    return db.execute("SELECT * FROM episodes WHERE request_id = ?", (request_id,)).fetchone()
+
+
+def find_by_key_hash(db: sqlite3.Connection, column: str, key_hash: str) -> sqlite3.Row | None:
+    """Finds an episode by `api_key_hash` or `control_key_hash`."""
+    if column not in ("api_key_hash", "control_key_hash"):
+        raise ValueError(f"no such key column: {column}")
+    return db.execute(f"SELECT id, status FROM episodes WHERE {column} = ?", (key_hash,)).fetchone()
+
+
+def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, int]]:
+    """Returns every open episode with its number of calls."""
+    rows = db.execute(
+        "SELECT e.*, count(c.id) AS calls FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id"
+        " WHERE e.status = 'open' GROUP BY e.id ORDER BY e.opened_at"
+    ).fetchall()
+    names = EpisodeRecord.__dataclass_fields__
+    return [(_episode_record({name: row[name] for name in names}), int(row["calls"])) for row in rows]
+
+
+def _episode_record(values: dict[str, Any]) -> EpisodeRecord:
+    return EpisodeRecord(
+        **{**values, "kind": EpisodeKind(values["kind"]), "group_named": bool(values["group_named"])}
+    )
+
+
+def pool_rows(db: sqlite3.Connection) -> list[PoolRow]:
+    """Returns the finished train episodes that wait for a batch, oldest first."""
+    rows = db.execute(
+        "SELECT e.id, e.group_id, e.group_named, e.task_id, e.reward, min(c.weight_version) AS oldest FROM episodes e"
+        " JOIN calls c ON c.episode_id = e.id WHERE e.status = 'finished' AND e.kind = 'train' AND e.batch_id IS NULL"
+        " AND e.stale = 0 GROUP BY e.id ORDER BY e.closed_at"
+    ).fetchall()
+    return [
+        PoolRow(row["id"], row["group_id"], bool(row["group_named"]), row["task_id"], row["reward"], row["oldest"])
+        for row in rows
+    ]
+
+
+def stale_count(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT count(*) FROM episodes WHERE stale = 1").fetchone()[0])
+
+
+def mark_stale(db: sqlite3.Connection, episode_ids: list[str]) -> None:
+    db.executemany("UPDATE episodes SET stale = 1 WHERE id = ?", [(episode_id,) for episode_id in episode_ids])
+
+
+def batch_episodes(db: sqlite3.Connection, batch_id: str) -> list[EpisodeRow]:
+    """Returns the episodes of a batch with their calls, in a fixed order."""
+    episodes = db.execute(
+        "SELECT id, group_id, reward FROM episodes WHERE batch_id = ? ORDER BY group_id, id", (batch_id,)
+    ).fetchall()
+    return [EpisodeRow(row["id"], row["group_id"], row["reward"], _call_rows(db, row["id"])) for row in episodes]
+
+
+def _call_rows(db: sqlite3.Connection, episode_id: str) -> list[CallRow]:
+    rows = db.execute("SELECT * FROM calls WHERE episode_id = ? ORDER BY seq", (episode_id,)).fetchall()
+    return [
+        CallRow(
+            call_id=row["id"],
+            episode_id=episode_id,
+            prompt_ids=row["prompt_ids"],
+            completion_ids=row["completion_ids"],
+            logprobs=row["logprobs"],
+            temperature=row["temperature"],
+            weight_version=row["weight_version"],
+        )
+        for row in rows
+    ]

@@ -1,0 +1,83 @@
+"""Tables of the ledger. Migrations are appended to `MIGRATIONS`; a ledger of a newer version is refused."""
+
+import sqlite3
+
+from ajet_core.errors import StorageError
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+    CREATE TABLE episodes (
+        id TEXT PRIMARY KEY,
+        attempt_id TEXT NOT NULL UNIQUE,
+        request_id TEXT NOT NULL UNIQUE,
+        group_id TEXT NOT NULL,
+        group_named INTEGER NOT NULL,
+        task_id TEXT NOT NULL,
+        task TEXT NOT NULL,
+        kind TEXT NOT NULL CHECK (kind IN ('train', 'eval')),
+        status TEXT NOT NULL CHECK (status IN ('open', 'finished', 'aborted', 'expired')),
+        client_id TEXT NOT NULL,
+        api_key_hash TEXT NOT NULL UNIQUE,
+        control_key_hash TEXT NOT NULL UNIQUE,
+        weight_version INTEGER NOT NULL,
+        opened_at REAL NOT NULL,
+        closed_at REAL,
+        reward REAL,
+        metrics TEXT NOT NULL DEFAULT '{}',
+        reason TEXT,
+        stale INTEGER NOT NULL DEFAULT 0,
+        batch_id TEXT REFERENCES batches (id)
+    ) STRICT;
+    CREATE INDEX episodes_by_status ON episodes (status, kind, batch_id);
+    CREATE INDEX episodes_by_batch ON episodes (batch_id) WHERE batch_id IS NOT NULL;
+    CREATE TABLE calls (
+        id TEXT PRIMARY KEY,
+        episode_id TEXT NOT NULL REFERENCES episodes (id),
+        seq INTEGER NOT NULL,
+        at REAL NOT NULL,
+        prompt_ids BLOB NOT NULL,
+        completion_ids BLOB NOT NULL,
+        logprobs BLOB NOT NULL,
+        sampling TEXT NOT NULL,
+        temperature REAL NOT NULL,
+        weight_version INTEGER NOT NULL,
+        finish_reason TEXT NOT NULL,
+        cached_tokens INTEGER NOT NULL,
+        messages TEXT NOT NULL,
+        text TEXT NOT NULL,
+        UNIQUE (episode_id, seq)
+    ) STRICT;
+    CREATE TABLE batches (
+        id TEXT PRIMARY KEY,
+        step INTEGER NOT NULL,
+        status TEXT NOT NULL CHECK (status IN ('planned', 'done')),
+        planned_at REAL NOT NULL,
+        done_at REAL,
+        report TEXT,
+        checkpoint TEXT
+    ) STRICT;
+    CREATE UNIQUE INDEX batches_by_done_step ON batches (step) WHERE status = 'done';
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        at REAL NOT NULL,
+        type TEXT NOT NULL,
+        data TEXT NOT NULL
+    ) STRICT;
+    """,
+)
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Brings the ledger to the newest schema, one transaction a step.
+
+    Raises:
+        StorageError: the ledger was written by a newer ajet.
+    """
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > len(MIGRATIONS):
+        raise StorageError(
+            f"the ledger has schema {version}, this ajet knows up to {len(MIGRATIONS)}; use a newer ajet for this data folder"
+        )
+    for number in range(version, len(MIGRATIONS)):
+        connection.executescript(f"BEGIN; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;")

@@ -1,0 +1,265 @@
+"""The training loop, seen from the API process: it moves the engine through its states and owns no tensor.
+
+    offline -> booting -> rolling -> draining -> updating -> syncing -> rolling        failed, with a cause
+
+    booting    a worker loads the model and the newest checkpoint; a batch that was cut off is done again
+    rolling    episodes are handed out until the batch policy says that a batch is complete
+    draining   no new train episodes; open ones may finish, with a deadline
+    updating   the batch is bound to its episodes in the ledger, then trained and checkpointed
+    syncing    the engine takes the new weights and the probe must agree (contract 8)
+
+A worker that dies in any state is replaced; calls wait in the supervisor meanwhile.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ajet_core.config import Job
+from ajet_core.episode import EpisodeKind
+from ajet_core.errors import AjetError, EngineFailedError, StorageError, UnavailableError
+from ajet_core.events import (
+    EngineState,
+    StateChanged,
+    StepFinished,
+    StepReport,
+    UpdateProgress,
+    WeightsSynced,
+    WorkerRestarted,
+)
+from ajet_core.ids import new_batch_id
+
+from ajet_server.capture import records, steps
+from ajet_server.capture.ledger import Ledger
+from ajet_server.episodes.lifecycle import Episodes
+from ajet_server.episodes.pool import Pool
+from ajet_server.observe.bus import EventLog
+from ajet_server.worker import protocol
+from ajet_server.worker.process import WorkerRefusedError
+from ajet_server.worker.supervisor import Supervisor
+
+log = logging.getLogger("ajet.conductor")
+T = TypeVar("T")
+
+_JANITOR_EVERY_S = 1.0
+_MIN_PATIENCE_S = 5.0
+_SERVING = frozenset({EngineState.ROLLING, EngineState.DRAINING, EngineState.UPDATING, EngineState.SYNCING})
+
+
+class Conductor:
+    """Runs one job. `start` returns at once; `state` and `cause` tell how it goes."""
+
+    def __init__(
+        self, job: Job, checkpoints: Path, ledger: Ledger, episodes: Episodes, pool: Pool, events: EventLog
+    ) -> None:
+        self._job = job
+        self._checkpoints = checkpoints
+        self._ledger = ledger
+        self._episodes = episodes
+        self._pool = pool
+        self._events = events
+        self._tasks: list[asyncio.Task[None]] = []
+        self._told: set[asyncio.Task[None]] = set()
+        self._rolling_since = time.monotonic()
+        self.supervisor = Supervisor(job.limits.update_silence_s, self._on_progress)
+        self.state = EngineState.OFFLINE
+        self.cause = "not started"
+        self.step = ledger.read_now(steps.step_count)
+        self.weight_version = self.step
+        self.last_report: StepReport | None = ledger.read_now(steps.last_report)
+        self.restarts = 0
+        self.loaded: protocol.Loaded | None = None
+
+    @property
+    def active(self) -> bool:
+        """True while the loop runs."""
+        return any(not task.done() for task in self._tasks)
+
+    def start(self) -> None:
+        """Begins to boot. Does nothing while the loop runs."""
+        if self.active:
+            return
+        self.restarts = 0
+        self._tasks = [
+            asyncio.create_task(self._run(), name="conductor"),
+            asyncio.create_task(self._clean(), name="janitor"),
+            asyncio.create_task(self.supervisor.watch(), name="worker-watch"),
+        ]
+
+    async def stop(self, cause: str) -> None:
+        """Ends the loop and the worker. A step that is cut off is done again at the next start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.supervisor.shut_down()
+        self.supervisor.refuse_all(UnavailableError(f"the engine is offline: {cause}", retry_after_s=5.0))
+        await self._enter(EngineState.OFFLINE, cause)
+
+    def admit(self, kind: EpisodeKind) -> None:
+        """Raises `UnavailableError` unless an episode of this kind may be opened now."""
+        if self.state is EngineState.ROLLING or (kind is EpisodeKind.EVAL and self.state in _SERVING):
+            return
+        raise UnavailableError(f"the server is {self.state}: {self.cause}", retry_after_s=1.0)
+
+    def require_serving(self) -> None:
+        """Raises unless calls are answered, now or after a wait that ends by itself."""
+        if self.state is EngineState.FAILED:
+            raise EngineFailedError(f"the engine failed: {self.cause}")
+        if self.state is EngineState.OFFLINE:
+            raise UnavailableError(f"the engine is offline: {self.cause}", retry_after_s=5.0)
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    await self._boot()
+                    while True:
+                        await self._cycle()
+                except WorkerRefusedError:
+                    raise
+                except EngineFailedError as error:
+                    await self._replace_worker(error)
+        except AjetError as error:
+            log.error("training stopped: %s", error.message)
+            self.state, self.cause = EngineState.FAILED, error.message
+            self.supervisor.refuse_all(EngineFailedError(f"the engine failed: {error.message}"))
+            await self.supervisor.shut_down()
+            await self._enter(EngineState.FAILED, error.message)
+
+    async def _replace_worker(self, error: EngineFailedError) -> None:
+        self.restarts += 1
+        log.warning("%s", error.message)
+        if self.restarts > self._job.limits.max_worker_restarts:
+            raise EngineFailedError(
+                f"{error.message}; gave up after {self.restarts - 1} restarts (limits.max_worker_restarts)"
+            )
+        await self._enter(EngineState.BOOTING, f"restarting: {error.message}")
+        await self._events.emit(WorkerRestarted(reason=error.message, restarts=self.restarts))
+
+    async def _boot(self) -> None:
+        await self._enter(EngineState.BOOTING, f"loading {self._job.model.path}")
+        load = protocol.Load(self._job.model_dump_json().encode(), str(self._checkpoints))
+        self.loaded = await self.supervisor.start(load, self._job.limits.boot_timeout_s)
+        await self._reconcile(self.loaded)
+        await self._sync()
+
+    async def _reconcile(self, loaded: protocol.Loaded) -> None:
+        """Makes ledger and checkpoint agree, and redoes a batch that was cut off."""
+        planned = self._ledger.read_now(steps.planned_batch)
+        self.step = self._ledger.read_now(steps.step_count)
+        if planned and loaded.step == planned.step and loaded.last_batch_id == planned.batch_id:
+            report = StepReport.model_validate_json(loaded.last_report or b"")
+            await self._record_step(planned, report, str(self._checkpoints), rollout_s=0.0)
+            return
+        if loaded.step != self.step:
+            raise StorageError(
+                f"the newest checkpoint is of step {loaded.step}, but the ledger counts {self.step} steps; put the "
+                f"missing checkpoint back into {self._checkpoints}, or start with another data folder"
+            )
+        if planned:
+            await self._enter(EngineState.UPDATING, f"doing step {planned.step} again: it was cut off")
+            await self._train(planned, rollout_s=0.0)
+
+    async def _cycle(self) -> None:
+        await self._enter(EngineState.ROLLING, "collecting episodes")
+        self._rolling_since = time.monotonic()
+        await self.supervisor.open_gate()
+        await self._unless_lost(self._roll())
+        await self._enter(EngineState.DRAINING, "a batch is complete; open episodes may finish")
+        await self._unless_lost(self._drain())
+        planned = await self._plan()
+        await self._train(planned, time.monotonic() - self._rolling_since)
+        await self._sync()
+
+    async def _roll(self) -> None:
+        while True:
+            seen = self._episodes.changes
+            if self._pool.decision().ready:
+                return
+            await self._episodes.changed(seen, _JANITOR_EVERY_S)
+
+    async def _drain(self) -> None:
+        deadline = time.monotonic() + self._job.limits.drain_timeout_s
+        while self._episodes.open_train_count and (left := deadline - time.monotonic()) > 0:
+            seen = self._episodes.changes
+            await self._episodes.changed(seen, min(left, _JANITOR_EVERY_S))
+        await self.supervisor.close_gate(max(deadline - time.monotonic(), _MIN_PATIENCE_S))
+
+    async def _plan(self) -> steps.PlannedBatch:
+        """Binds the batch to its episodes, durably, before any of them is trained."""
+        take = self._pool.decision().take
+        planned = steps.PlannedBatch(new_batch_id(), self.step + 1)
+        await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)))
+        self._pool.take(take)
+        await self._enter(EngineState.UPDATING, f"step {planned.step} on {len(take)} episodes")
+        return planned
+
+    async def _train(self, planned: steps.PlannedBatch, rollout_s: float) -> None:
+        episodes = await self._ledger.read(lambda db: records.batch_episodes(db, planned.batch_id))
+        updated = await self.supervisor.update(protocol.Update(planned.batch_id, planned.step, episodes))
+        report = StepReport.model_validate_json(updated.report)
+        await self._record_step(planned, report, updated.checkpoint, rollout_s)
+
+    async def _record_step(
+        self, planned: steps.PlannedBatch, report: StepReport, checkpoint: str, rollout_s: float
+    ) -> None:
+        text = report.model_dump_json()
+        await self._ledger.write(lambda db: steps.finish_batch(db, planned.batch_id, text, checkpoint))
+        self.step, self.last_report, self.restarts = planned.step, report, 0
+        await self._events.emit(StepFinished(report=report, rollout_s=rollout_s))
+
+    async def _sync(self) -> None:
+        await self._enter(EngineState.SYNCING, f"the engine takes weight version {self.step}")
+        synced = await self.supervisor.sync(self.step)
+        self.weight_version = synced.weight_version
+        await self._episodes.set_aside_unusable(self.weight_version)
+        await self._events.emit(
+            WeightsSynced(
+                weight_version=synced.weight_version,
+                probe_error=synced.probe_error,
+                probe_tolerance=synced.probe_tolerance,
+                seconds=synced.seconds,
+            )
+        )
+
+    async def _unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`, or raises why the worker was lost, whichever comes first."""
+        task = asyncio.create_task(work)
+        lost = asyncio.create_task(self.supervisor.lost())
+        try:
+            await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                raise lost.result()
+            return task.result()
+        finally:
+            task.cancel()
+            lost.cancel()
+            await asyncio.gather(task, lost, return_exceptions=True)
+
+    async def _clean(self) -> None:
+        """The janitor: expires silent episodes and sets aside those that no batch will take."""
+        while True:
+            await asyncio.sleep(_JANITOR_EVERY_S)
+            try:
+                await self._episodes.expire_silent()
+                await self._episodes.set_aside_unusable(self.weight_version)
+            except StorageError as error:
+                # The disk may recover; what could not be recorded is still due at the next round.
+                log.error("janitor: %s", error.message)
+
+    async def _enter(self, state: EngineState, cause: str) -> None:
+        self.state, self.cause = state, cause
+        log.info("%s: %s", state, cause)
+        await self._episodes.notify()
+        await self._events.emit(
+            StateChanged(state=state, cause=cause, step=self.step, weight_version=self.weight_version)
+        )
+
+    def _on_progress(self, message: protocol.Progress) -> None:
+        event = UpdateProgress(step=self.step + 1, stage=message.stage, done=message.done, total=message.total)
+        task = asyncio.get_running_loop().create_task(self._events.emit_progress(event))
+        self._told.add(task)  # asyncio keeps only weak references to tasks
+        task.add_done_callback(self._told.discard)

@@ -1,0 +1,85 @@
+"""The data folder of a server: one process at a time, everything that must survive it.
+
+    ledger.sqlite     episodes, calls, batches, events
+    checkpoints/      one folder per step
+    secret            makes the keys (mode 0600)
+    admin-token       for `/api` when the server does not listen on loopback (mode 0600)
+    server.json       where the running server listens; gone when it ended in order
+"""
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from ajet_core.errors import StorageError
+from filelock import FileLock, Timeout
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """Content of `server.json`."""
+
+    url: str
+    pid: int
+    started_at: float
+
+
+class DataDir:
+    """An opened data folder, locked against a second server.
+
+    Raises:
+        StorageError: it cannot be made or written, or another server holds it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.expanduser().resolve()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.checkpoints.mkdir(exist_ok=True)
+            self._lock = FileLock(self.path / "lock", timeout=0)
+            self._lock.acquire()
+        except Timeout:
+            raise StorageError(f"data folder {self.path} is in use by another server{self._holder()}") from None
+        except OSError as error:
+            raise StorageError(f"data folder {self.path} cannot be used: {error}") from error
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def ledger_file(self) -> Path:
+        """The SQLite file."""
+        return self.path / "ledger.sqlite"
+
+    def announce(self, url: str) -> None:
+        """Writes `server.json`."""
+        info = {"url": url, "pid": os.getpid(), "started_at": time.time()}
+        work = self.path / ".server.json"
+        work.write_text(json.dumps(info), "utf-8")
+        work.replace(_info_file(self.path))
+
+    def close(self) -> None:
+        """Removes `server.json` and lets go of the folder."""
+        _info_file(self.path).unlink(missing_ok=True)
+        self._lock.release()
+
+    def _holder(self) -> str:
+        info = read_server_info(self.path)
+        return f" (process {info.pid}, {info.url})" if info else ""
+
+
+def _info_file(path: Path) -> Path:
+    return path / "server.json"
+
+
+def read_server_info(data_dir: Path) -> ServerInfo | None:
+    """Returns where the folder's server listens; None when none was announced."""
+    try:
+        data = json.loads(_info_file(data_dir.expanduser()).read_text("utf-8"))
+        return ServerInfo(str(data["url"]), int(data["pid"]), float(data["started_at"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,120 @@
+"""What an engine is: token ids in, token ids and log-probabilities out.
+
+An engine never sees text except to look for stop strings, and never guesses: it reports exactly the ids it was
+given and the ids it sampled (contract 1, capture), with the weight version that sampled them (contract 8, sync).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ajet_server.worker.protocol import Sampling
+
+IntIds = npt.NDArray[np.int32]
+Logprobs = npt.NDArray[np.float32]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One call.
+
+    Attributes:
+        request_id: unique among the calls in flight.
+        prompt_ids: i32[P], P >= 1, P + sampling.max_tokens <= the engine's `max_model_len`.
+        sampling: how to sample.
+    """
+
+    request_id: str
+    prompt_ids: IntIds
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a call sampled.
+
+    Attributes:
+        token_ids: i32[C], every sampled id, the end token or the tokens of a stop string included.
+        logprobs: f32[C], log softmax(logits / temperature) at the sampled id, before top-p and top-k cut anything.
+            With temperature 0 (greedy) it is log softmax(logits).
+        finish_reason: `stop` (end token or stop string) or `length`.
+        stop: the stop string that ended it, if one did.
+        weight_version: of the weights that sampled every one of these tokens.
+        cached_tokens: prompt tokens whose keys and values were reused.
+        top_logprobs: per sampled token, the `sampling.top_logprobs` likeliest (id, logprob) pairs, likeliest first.
+    """
+
+    request_id: str
+    token_ids: IntIds
+    logprobs: Logprobs
+    finish_reason: FinishReason
+    stop: str | None
+    weight_version: int
+    cached_tokens: int
+    top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
+
+
+class Engine(Protocol):
+    """A continuous batch. Single-threaded: the worker calls `step` as long as `has_work`."""
+
+    @property
+    def weight_version(self) -> int:
+        """The version that is being sampled from."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Prompt + completion, in tokens."""
+        ...
+
+    @property
+    def has_work(self) -> bool:
+        """True while a call is running or waiting."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Calls that hold a slot."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a slot."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queues a call; it joins the running batch at the next step that has a free slot."""
+        ...
+
+    def cancel(self, request_id: str) -> bool:
+        """Drops a call and frees its slot. Returns False if it is not here (finished already, say)."""
+        ...
+
+    def step(self) -> list[Completion]:
+        """Runs one forward pass over all running calls (new tokens of prompts and one token each of the others).
+
+        Returns the calls that this step finished.
+        """
+        ...
+
+    def score(self, token_ids: IntIds) -> Logprobs:
+        """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1, computed the way generation computes them:
+        prefill of the first half, then one token at a time through the key/value cache. For the probe after a sync.
+        """
+        ...
+
+    def load_weights(self, weights: "Iterable[tuple[str, object]]", weight_version: int) -> None:
+        """Takes new weights and forgets every cached key and value.
+
+        Args:
+            weights: (name in the model's `state_dict`, tensor) pairs; together they cover every parameter that changed.
+            weight_version: the version that `weights` are.
+
+        Raises:
+            EngineFailedError: a name is unknown, a shape differs, or calls are still running.
+        """
+        ...

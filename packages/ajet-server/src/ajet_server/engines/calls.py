@@ -1,0 +1,94 @@
+"""One call inside the engine, from its arrival to its completion."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ajet_server.engines.base import Completion, FinishReason, GenerationRequest, IntIds
+from ajet_server.engines.sampler import Draw
+from ajet_server.worker.protocol import Sampling
+
+_SEED_BITS = (1 << 64) - 1
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call and how far it is.
+
+    Attributes:
+        rng: its own stream of uniforms, one per token, so that its tokens do not depend on who else is running.
+        tokens: i32[P + max_tokens]; the first `known` are prompt and sampled ids.
+        known: ids there are.
+        computed: ids whose keys and values are in the slot; 0 <= computed <= known.
+        cached: of these, prompt ids whose keys and values were copied instead of computed.
+        started: it knows where its beginning comes from; until then its slot is empty.
+        slot: place in the slot store; -1 while it waits.
+    """
+
+    request: GenerationRequest
+    rng: np.random.Generator
+    tokens: IntIds
+    known: int
+    computed: int = 0
+    cached: int = 0
+    started: bool = False
+    slot: int = -1
+    draws: list[Draw] = field(default_factory=list[Draw])
+
+    @property
+    def request_id(self) -> str:
+        """The caller's name for it."""
+        return self.request.request_id
+
+    @property
+    def sampling(self) -> Sampling:
+        """How to sample."""
+        return self.request.sampling
+
+    @property
+    def prompt(self) -> IntIds:
+        """i32[P]."""
+        return self.request.prompt_ids
+
+    @property
+    def completion(self) -> IntIds:
+        """i32[C], the ids sampled so far."""
+        return self.tokens[len(self.prompt) : self.known]
+
+    @property
+    def uncomputed(self) -> int:
+        """Known ids that still need a forward pass; the call samples when none is left."""
+        return self.known - self.computed
+
+    def append(self, draw: Draw) -> None:
+        """Takes a sampled token."""
+        self.tokens[self.known] = draw.token
+        self.known += 1
+        self.draws.append(draw)
+
+    def complete(self, reason: FinishReason, stop: str | None, weight_version: int) -> Completion:
+        """Returns what it sampled."""
+        return Completion(
+            request_id=self.request_id,
+            token_ids=self.completion.copy(),
+            logprobs=np.array([draw.logprob for draw in self.draws], np.float32),
+            finish_reason=reason,
+            stop=stop,
+            weight_version=weight_version,
+            cached_tokens=self.cached,
+            top_logprobs=[draw.top for draw in self.draws] if self.sampling.top_logprobs else [],
+        )
+
+
+def new_call(request: GenerationRequest, engine_seed: int, serial: int) -> Call:
+    """Makes a call; without a seed of its own, its seed follows from the engine's and its serial number.
+
+    numpy's generator, not torch's: it takes seeds of any width (torch's CPU generator uses 32 bits), and the uniform
+    is drawn on the host, so a seed means the same on every device.
+    """
+    length = len(request.prompt_ids)
+    tokens = np.zeros(length + request.sampling.max_tokens, np.int32)
+    tokens[:length] = request.prompt_ids
+    seed = request.sampling.seed
+    entropy = (0, engine_seed & _SEED_BITS, serial) if seed is None else (1, seed & _SEED_BITS)
+    return Call(request, np.random.default_rng(entropy), tokens, known=length)

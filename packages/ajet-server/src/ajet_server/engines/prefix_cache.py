@@ -1,0 +1,125 @@
+"""Keys and values of finished calls, kept for later calls that begin with the same token ids.
+
+A radix tree: each node holds a run of ids with their keys and values, so a beginning that many calls share is kept
+once. The least recently used leaf goes first. Entries are only true for the weights that computed them: the engine
+clears the tree whenever weights change (vllm-project/vllm issue 42125 shows what happens otherwise).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ajet_server.engines.base import IntIds
+from ajet_server.engines.kv_slots import Span
+
+
+def common_prefix(left: IntIds, right: IntIds) -> int:
+    """Returns how many ids i32[N] and i32[M] have in common at their beginning."""
+    shorter = min(len(left), len(right))
+    differs = left[:shorter] != right[:shorter]
+    first = int(differs.argmax()) if shorter else 0
+    return first if shorter and differs[first] else shorter
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """A run of ids below its parent's.
+
+    Attributes:
+        ids: i32[n], n >= 1 except at the root; children start with distinct ids.
+        span: keys and values of exactly these n tokens, in memory of their own (an evicted node frees its share).
+        used: the tick of the last lookup or insertion that passed here; never later than the parent's.
+    """
+
+    ids: IntIds
+    span: Span
+    parent: "_Node | None"
+    used: int
+    children: dict[int, "_Node"] = field(default_factory=dict[int, "_Node"])
+
+
+class PrefixCache:
+    """At most `max_tokens` tokens; 0 keeps nothing."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._tick = 0
+        self.clear()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens kept now."""
+        return self._tokens
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._root = _Node(np.empty(0, np.int32), [], None, 0)
+        self._tokens = 0
+
+    def match(self, ids: IntIds) -> tuple[int, list[Span]]:
+        """Returns how long a beginning of `ids` is kept, and its keys and values, piece by piece."""
+        self._tick += 1
+        pieces: list[Span] = []
+        at = 0
+        for node, shared in self._walk(ids):
+            node.used = self._tick
+            pieces.append([part[:, :shared] for part in node.span])
+            at += shared
+        return at, pieces
+
+    def insert(self, ids: IntIds, read: Callable[[int, int], Span]) -> None:
+        """Keeps the keys and values of `ids`, as far as they fit; `read(start, stop)` copies those that are missing."""
+        ids = ids[: self._max_tokens]
+        self._tick += 1
+        parent, at = self._root, 0
+        for node, shared in self._walk(ids):
+            at += shared
+            parent = self._split(node, shared) if shared < len(node.ids) and at < len(ids) else node
+            parent.used = self._tick
+        if at < len(ids):
+            self._attach(_Node(ids[at:].copy(), read(at, len(ids)), parent, self._tick))
+        while self._tokens > self._max_tokens:
+            self._evict()
+
+    def _walk(self, ids: IntIds) -> Iterator[tuple[_Node, int]]:
+        """Yields the nodes that `ids` passes through, each with how many of its ids match (at least 1)."""
+        node, at = self._root, 0
+        while at < len(ids):
+            child = node.children.get(int(ids[at]))
+            if child is None:
+                return
+            shared = common_prefix(child.ids, ids[at:])
+            whole = shared == len(child.ids)
+            yield child, shared
+            if not whole:
+                return
+            node, at = child, at + shared
+
+    def _attach(self, node: _Node) -> None:
+        assert node.parent is not None
+        node.parent.children[int(node.ids[0])] = node
+        self._tokens += len(node.ids)
+
+    def _split(self, node: _Node, at: int) -> _Node:
+        """Cuts a node in two after `at` ids and returns the upper half."""
+        assert node.parent is not None
+        upper = _Node(node.ids[:at].copy(), [part[:, :at].clone() for part in node.span], node.parent, node.used)
+        node.parent.children[int(node.ids[0])] = upper
+        node.ids, node.span, node.parent = node.ids[at:].copy(), [part[:, at:].clone() for part in node.span], upper
+        upper.children[int(node.ids[0])] = node
+        return upper
+
+    def _evict(self) -> None:
+        leaf = min(self._leaves(self._root), key=lambda node: node.used)
+        assert leaf.parent is not None
+        del leaf.parent.children[int(leaf.ids[0])]
+        self._tokens -= len(leaf.ids)
+
+    def _leaves(self, root: _Node) -> Iterator[_Node]:
+        pending = list(root.children.values())
+        while pending:
+            node = pending.pop()
+            if not node.children:
+                yield node
+            pending.extend(node.children.values())

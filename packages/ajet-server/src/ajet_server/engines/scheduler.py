@@ -1,0 +1,166 @@
+"""Decides who computes what in the next step, and where everybody's keys and values come from.
+
+First come, first served. A prompt's beginning that a running or a finished call has computed is copied; one that an
+earlier call is about to compute is waited for. So the prompt that the calls of a group share is computed once.
+"""
+
+from collections import deque
+
+from ajet_server.engines.base import IntIds
+from ajet_server.engines.calls import Call
+from ajet_server.engines.kv_slots import SlotStore, Span
+from ajet_server.engines.packing import Step
+from ajet_server.engines.prefix_cache import PrefixCache, common_prefix
+
+_WORTH_WAITING = 16
+"""Tokens. To wait for another call's prompt costs at least a step; a shorter beginning is faster to compute again."""
+
+
+class Scheduler:
+    """The calls that wait and the calls that hold a slot.
+
+    Invariants: the call in slot i is `_slots[i]`, without holes. Slots 0.._rows-1 hold the decoding calls (exactly one
+    token left to compute), so that they are one view of the store; the calls in the other slots are in `_prefilling`,
+    in the order of their arrival.
+    """
+
+    def __init__(self, max_batch_size: int, max_model_len: int, prefill_chunk: int, prefix_cache_tokens: int) -> None:
+        self.store = SlotStore(max_batch_size, max_model_len)
+        self._cache = PrefixCache(prefix_cache_tokens)
+        self._max_batch_size = max_batch_size
+        self._prefill_chunk = prefill_chunk
+        self._waiting: deque[Call] = deque()
+        self._slots: list[Call] = []
+        self._rows = 0
+        self._prefilling: list[Call] = []
+
+    @property
+    def running(self) -> int:
+        """Calls that hold a slot."""
+        return len(self._slots)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a slot."""
+        return len(self._waiting)
+
+    def find(self, request_id: str) -> Call | None:
+        """Returns the call of that name, if it is here."""
+        return next((call for call in (*self._slots, *self._waiting) if call.request_id == request_id), None)
+
+    def add(self, call: Call) -> None:
+        """Queues a call."""
+        self._waiting.append(call)
+
+    def remove(self, call: Call) -> None:
+        """Takes a call out, waiting or running, and keeps its keys and values for others."""
+        if call.slot < 0:
+            self._waiting.remove(call)
+            return
+        slot = call.slot
+        self._cache.insert(call.tokens[: call.computed], lambda start, stop: self.store.read(slot, start, stop))
+        self._free(call)
+
+    def forget(self) -> None:
+        """Drops every key and value; nobody may be running."""
+        assert not self._slots
+        self._cache.clear()
+        self.store.clear()
+
+    def next_step(self) -> Step:
+        """Admits calls and says what to compute."""
+        self._admit()
+        chunks: list[tuple[Call, int]] = []
+        budget = self._prefill_chunk
+        for call in tuple(self._prefilling):
+            if not self._ready(call):
+                continue
+            if call.uncomputed == 1:
+                self._promote(call)
+            elif budget:
+                count = min(budget, call.uncomputed)
+                chunks.append((call, count))
+                budget -= count
+        return Step(self._slots[: self._rows], chunks)
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._slots) < self._max_batch_size:
+            call = self._waiting.popleft()
+            call.slot = len(self._slots)
+            self._slots.append(call)
+            self._prefilling.append(call)
+        self.store.reserve(len(self._slots), max((call.known for call in self._slots), default=0))
+
+    def _ready(self, call: Call) -> bool:
+        """Returns whether the call may compute; the first time, copies the beginning that others have computed.
+
+        The last prompt token is always computed: its logits are what the first token is sampled from.
+        """
+        if call.started:
+            return True
+        wanted = call.prompt[:-1]
+        source, shared = self._closest_running(wanted)
+        kept, pieces = self._cache.match(wanted)
+        promised = self._promised(wanted)
+        if promised >= _WORTH_WAITING and promised > max(shared, kept):
+            return False
+        if shared >= kept and source is not None:
+            self.store.copy(source.slot, call.slot, shared)
+            kept = shared
+        else:
+            self._write(call, pieces)
+        call.started, call.cached, call.computed = True, kept, kept
+        return True
+
+    def _write(self, call: Call, pieces: list[Span]) -> None:
+        at = 0
+        for span in pieces:
+            self.store.write(call.slot, at, span)
+            at += span[0].shape[1]
+
+    def _closest_running(self, wanted: IntIds) -> tuple[Call | None, int]:
+        """Returns the running call that has computed most of a beginning, and how much of it."""
+        best, length = None, 0
+        for call in self._slots:
+            shared = common_prefix(wanted, call.tokens[: call.computed])
+            if shared > length:
+                best, length = call, shared
+        return best, length
+
+    def _promised(self, wanted: IntIds) -> int:
+        """Returns how much of a beginning some call is going to compute."""
+        return max((common_prefix(wanted, call.prompt) for call in self._prefilling if call.started), default=0)
+
+    def _promote(self, call: Call) -> None:
+        """Moves a call to the end of the decoding rows."""
+        self._prefilling.remove(call)
+        other = self._slots[self._rows]
+        if other is not call:
+            self._swap(call, other)
+        self._rows += 1
+
+    def _swap(self, left: Call, right: Call) -> None:
+        saved = self.store.read(left.slot, 0, left.computed)
+        self.store.copy(right.slot, left.slot, right.computed)
+        self.store.write(right.slot, 0, saved)
+        left.slot, right.slot = right.slot, left.slot
+        self._slots[left.slot], self._slots[right.slot] = left, right
+
+    def _free(self, call: Call) -> None:
+        """Closes the hole that a call leaves: the last decoding row moves into it, and the last call into that."""
+        hole = call.slot
+        if hole < self._rows:
+            self._rows -= 1
+            self._move(self._rows, hole)
+            hole = self._rows
+        else:
+            self._prefilling.remove(call)
+        self._move(len(self._slots) - 1, hole)
+        self._slots.pop()
+
+    def _move(self, source: int, target: int) -> None:
+        if source != target:
+            call = self._slots[source]
+            self.store.copy(source, target, call.computed)
+            self._slots[target] = call
+            call.slot = target

@@ -1,0 +1,61 @@
+"""Keys of an attempt: opaque, unguessable, recomputable by this server alone.
+
+A key is an HMAC of the attempt's random id under the data folder's secret. So nothing but the secret can make one, the
+ledger keeps only a digest, and a repeated `open` (a retry after a lost answer) gets the very same keys back.
+"""
+
+import base64
+import hashlib
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Literal
+
+from ajet_core.errors import StorageError
+
+Purpose = Literal["agent", "control"]
+_PREFIX: dict[Purpose, str] = {"agent": "sk-ajet-", "control": "ck-ajet-"}
+_SECRET_BYTES = 32
+
+
+class KeyMaker:
+    """Makes and digests keys. The secret is 32 random bytes in a file that only its owner may read."""
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) != _SECRET_BYTES:
+            raise StorageError(f"the secret must have {_SECRET_BYTES} bytes, it has {len(secret)}")
+        self._secret = secret
+
+    def key(self, attempt_id: str, purpose: Purpose) -> str:
+        """Returns the attempt's key for `purpose`: `agent` (inference) or `control` (finish, abort, heartbeat)."""
+        digest = hmac.digest(self._secret, f"{purpose}:{attempt_id}".encode(), "sha256")
+        return _PREFIX[purpose] + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def digest_key(key: str) -> str:
+    """Returns what the ledger keeps of a key: its SHA-256, hexadecimal."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def read_or_make(file: Path, make: bytes) -> bytes:
+    """Returns the content of a private file, writing `make` into it (mode 0600) if it is not there yet."""
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return file.read_bytes()
+    with os.fdopen(descriptor, "wb") as handle:
+        handle.write(make)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return make
+
+
+def open_key_maker(data_dir: Path) -> KeyMaker:
+    """Returns the key maker of a data folder. Raises `StorageError` for a secret of the wrong length."""
+    return KeyMaker(read_or_make(data_dir / "secret", secrets.token_bytes(_SECRET_BYTES)))
+
+
+def open_admin_token(data_dir: Path) -> str:
+    """Returns the admin token of a data folder, made at first start."""
+    return read_or_make(data_dir / "admin-token", f"at-ajet-{secrets.token_urlsafe(32)}".encode()).decode().strip()

@@ -1,0 +1,376 @@
+"""Opens and closes episodes: `open -> finished | aborted | expired`, each step durable before it is acknowledged.
+
+Contract 2 (ledger): `finish` returns after the episode is on disk. Contract 3 (attempts): a key belongs to one attempt;
+once its episode is closed the key is refused and late results are fenced off by the ledger itself. Opening, finishing
+and aborting may be repeated: the answer is the same.
+"""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from sqlite3 import Row
+
+from ajet_core.config import LimitsConfig
+from ajet_core.episode import EpisodeKind, EpisodeStatus
+from ajet_core.errors import (
+    AjetError,
+    ConflictError,
+    EpisodeClosedError,
+    KeyRefusedError,
+    NotFoundError,
+    UnavailableError,
+)
+from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
+from ajet_core.ids import new_attempt_id, new_episode_id, new_group_id
+from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
+
+from ajet_server.capture import records
+from ajet_server.capture.ledger import Ledger
+from ajet_server.capture.records import EpisodeRecord, PoolRow
+from ajet_server.episodes.keys import KeyMaker, digest_key
+from ajet_server.episodes.pool import Pool
+from ajet_server.observe.bus import EventLog
+
+
+@dataclass(slots=True)
+class OpenState:
+    """An open episode in memory.
+
+    Attributes:
+        record: as it was opened.
+        lease_until: monotonic seconds.
+        expires_at: monotonic seconds; no renewal goes beyond.
+        next_seq: the `seq` of the next call.
+        recorded: calls recorded.
+        in_flight: calls being generated; an episode does not expire while one runs.
+        oldest_version: the oldest weight version among its tokens.
+        lock: held while it is being closed.
+    """
+
+    record: EpisodeRecord
+    lease_until: float
+    expires_at: float
+    next_seq: int = 0
+    recorded: int = 0
+    in_flight: int = 0
+    oldest_version: int | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Episodes:
+    """The book of open episodes over the ledger and the pool."""
+
+    def __init__(self, ledger: Ledger, pool: Pool, keys: KeyMaker, events: EventLog, limits: LimitsConfig) -> None:
+        self._ledger = ledger
+        self._pool = pool
+        self._keys = keys
+        self._events = events
+        self._limits = limits
+        self._open: dict[str, OpenState] = {}
+        self._by_agent_key: dict[str, str] = {}
+        self._opening: dict[str, asyncio.Future[EpisodeRecord]] = {}
+        self._changed = asyncio.Condition()
+        self._changes = 0
+
+    @property
+    def changes(self) -> int:
+        """Counts what could let a waiting request go on; see `changed`."""
+        return self._changes
+
+    @property
+    def open_count(self) -> int:
+        """Open episodes of both kinds."""
+        return len(self._open)
+
+    @property
+    def open_train_count(self) -> int:
+        """Open train episodes: those that a drain waits for."""
+        return sum(1 for state in self._open.values() if state.record.kind is EpisodeKind.TRAIN)
+
+    def restore(self) -> None:
+        """Reads open and waiting episodes back from the ledger. Open ones get a whole new lease: the clients may live."""
+        for record, calls in self._ledger.read_now(records.open_episodes):
+            self._hold(record, calls)
+            if record.kind is EpisodeKind.TRAIN:
+                self._pool.restore_open(record)
+        for row in self._ledger.read_now(records.pool_rows):
+            self._pool.finish(row)
+
+    async def changed(self, seen: int, timeout_s: float) -> None:
+        """Returns when `changes` is no longer `seen`, or after `timeout_s`."""
+        async with self._changed:
+            try:
+                await asyncio.wait_for(self._changed.wait_for(lambda: self._changes != seen), timeout_s)
+            except TimeoutError:
+                return
+
+    async def notify(self) -> None:
+        """Wakes those who wait in `changed`: an episode opened or closed, or the engine's state changed."""
+        async with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+
+    async def open(self, body: OpenEpisode, weight_version: int, admit: Callable[[EpisodeKind], None]) -> EpisodeRecord:
+        """Opens an episode, or returns the one that this request opened before.
+
+        Args:
+            admit: raises `UnavailableError` when the engine's state does not allow a new episode of this kind.
+
+        Raises:
+            UnavailableError: not now; the message says what it waits for.
+            ConflictError: the group is full or of another task, or the request opened an episode that is closed by now.
+        """
+        pending = self._opening.get(body.request_id)
+        if pending is not None:
+            return await asyncio.shield(pending)
+        future: asyncio.Future[EpisodeRecord] = asyncio.get_running_loop().create_future()
+        self._opening[body.request_id] = future
+        try:
+            record = await self._open_once(body, weight_version, admit)
+            future.set_result(record)
+            return record
+        except AjetError as error:
+            future.set_exception(error)
+            future.exception()  # a duplicate may wait for it or not; asyncio must not call it "never retrieved"
+            raise
+        finally:
+            del self._opening[body.request_id]
+            future.cancel()  # no effect once it has a result
+
+    async def _open_once(
+        self, body: OpenEpisode, weight_version: int, admit: Callable[[EpisodeKind], None]
+    ) -> EpisodeRecord:
+        known = self._ledger.read_now(lambda db: records.find_by_request(db, body.request_id))
+        if known is not None:
+            return self._repeat(known)
+        admit(body.kind)
+        if len(self._open) >= self._limits.max_open_episodes:
+            raise UnavailableError(
+                f"{len(self._open)} episodes are open, the bound (limits.max_open_episodes)", retry_after_s=1.0
+            )
+        record = self._record(body, weight_version)
+        try:
+            await self._ledger.write(lambda db: records.insert_episode(db, record))
+        except BaseException:
+            self._pool.leave(record.group_id, record.id)
+            raise
+        self._hold(record, calls=0)
+        await self._announce(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
+        return record
+
+    def _repeat(self, row: Row) -> EpisodeRecord:
+        state = self._open.get(row["id"])
+        if state is None:
+            raise ConflictError(
+                f"request_id: {row['request_id']} opened episode {row['id']}, which is {row['status']} by now; "
+                "use a new request_id",
+                field="request_id",
+            )
+        return state.record
+
+    def _record(self, body: OpenEpisode, weight_version: int) -> EpisodeRecord:
+        task = json.dumps(body.task, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        task_id = body.task_id or f"task_{hashlib.sha256(task.encode()).hexdigest()[:16]}"
+        episode_id, attempt_id = new_episode_id(), new_attempt_id()
+        if body.kind is EpisodeKind.TRAIN:
+            group_id = self._pool.join(body.group_id, task_id, episode_id)
+        else:
+            group_id = body.group_id or new_group_id()
+        return EpisodeRecord(
+            id=episode_id,
+            attempt_id=attempt_id,
+            request_id=body.request_id,
+            group_id=group_id,
+            group_named=body.group_id is not None,
+            task_id=task_id,
+            task=task,
+            kind=body.kind,
+            client_id=body.client_id,
+            api_key_hash=digest_key(self._keys.key(attempt_id, "agent")),
+            control_key_hash=digest_key(self._keys.key(attempt_id, "control")),
+            weight_version=weight_version,
+            opened_at=time.time(),
+        )
+
+    def _hold(self, record: EpisodeRecord, calls: int) -> None:
+        now = time.monotonic()
+        state = OpenState(record, now + self._limits.lease_s, now + self._limits.max_episode_s, calls, calls)
+        self._open[record.id] = state
+        self._by_agent_key[record.api_key_hash] = record.id
+
+    def agent(self, key: str) -> OpenState:
+        """Returns the open episode of an agent's key and renews its lease.
+
+        Raises:
+            EpisodeClosedError: the episode is closed.
+            KeyRefusedError: no such key.
+        """
+        digest = digest_key(key)
+        episode_id = self._by_agent_key.get(digest)
+        if episode_id is not None:
+            return self.renew(self._open[episode_id])
+        row = self._ledger.read_now(lambda db: records.find_by_key_hash(db, "api_key_hash", digest))
+        if row is None:
+            raise KeyRefusedError("this API key is unknown; open an episode and use its api_key")
+        raise EpisodeClosedError(f"episode {row['id']} is {row['status']}; its API key is refused. Open a new episode")
+
+    def check_control(self, episode_id: str, key: str) -> None:
+        """Raises `KeyRefusedError` unless `key` is the episode's control key, `NotFoundError` if there is no such episode."""
+        digest = digest_key(key)
+        row = self._ledger.read_now(lambda db: records.find_by_key_hash(db, "control_key_hash", digest))
+        if row is not None and row["id"] == episode_id:
+            return
+        if self._ledger.read_now(lambda db: records.episode_view(db, episode_id)) is None:
+            raise NotFoundError(f"there is no episode {episode_id}")
+        raise KeyRefusedError(f"this is not the control key of episode {episode_id}; use control_key of its grant")
+
+    def renew(self, state: OpenState) -> OpenState:
+        """Renews the lease, as far as `limits.max_episode_s` allows."""
+        state.lease_until = min(time.monotonic() + self._limits.lease_s, state.expires_at)
+        return state
+
+    def heartbeat(self, episode_id: str) -> float:
+        """Renews an open episode and returns the seconds until it expires. Raises `EpisodeClosedError`."""
+        state = self._open.get(episode_id)
+        if state is None:
+            raise self._closed(episode_id)
+        return self.renew(state).lease_until - time.monotonic()
+
+    async def finish(self, episode_id: str, body: FinishEpisode) -> EpisodeView:
+        """Records the reward durably. The same reward again returns the same view.
+
+        Raises:
+            EpisodeClosedError: it was aborted or expired, or finished with another reward.
+            ConflictError: a train episode without a single call has nothing to train; or a call is still running.
+        """
+        state = self._open.get(episode_id)
+        if state is None:
+            return self._repeat_close(episode_id, EpisodeStatus.FINISHED, body.reward)
+        async with state.lock:
+            if episode_id not in self._open:
+                return self._repeat_close(episode_id, EpisodeStatus.FINISHED, body.reward)
+            self._refuse_unfinished(state)
+            await self._close(state, EpisodeStatus.FINISHED, reward=body.reward, metrics=body.metrics)
+        view = self.view(episode_id)
+        await self._announce(
+            EpisodeFinished(
+                episode_id=view.episode_id,
+                group_id=view.group_id,
+                kind=view.kind,
+                reward=body.reward,
+                calls=view.calls,
+                completion_tokens=view.completion_tokens,
+            )
+        )
+        return view
+
+    def _refuse_unfinished(self, state: OpenState) -> None:
+        if state.in_flight:
+            raise ConflictError(
+                f"episode {state.record.id} has {state.in_flight} call(s) still running; wait for them or abort it"
+            )
+        if state.record.kind is EpisodeKind.TRAIN and not state.recorded:
+            raise ConflictError(
+                f"episode {state.record.id} made no call, so there is nothing to train; abort it instead of finishing it"
+            )
+
+    async def lose(self, episode_id: str, status: EpisodeStatus, reason: str) -> EpisodeView:
+        """Aborts or expires an episode and frees its slot. Again is harmless; a finished one cannot be lost.
+
+        Raises:
+            EpisodeClosedError: it is finished.
+        """
+        state = self._open.get(episode_id)
+        if state is None:
+            return self._repeat_close(episode_id, status, None)
+        async with state.lock:
+            if episode_id not in self._open:
+                return self._repeat_close(episode_id, status, None)
+            await self._close(state, status, reason=reason)
+        record = state.record
+        await self._announce(
+            EpisodeLost(
+                episode_id=record.id,
+                group_id=record.group_id,
+                kind=record.kind,
+                status="aborted" if status is EpisodeStatus.ABORTED else "expired",
+                reason=reason,
+            )
+        )
+        return self.view(episode_id)
+
+    async def _close(
+        self,
+        state: OpenState,
+        status: EpisodeStatus,
+        reward: float | None = None,
+        metrics: dict[str, float] | None = None,
+        reason: str | None = None,
+    ) -> None:
+        record = state.record
+        await self._ledger.write(
+            lambda db: records.close_episode(db, record.id, status, reward=reward, metrics=metrics, reason=reason)
+        )
+        del self._open[record.id]
+        del self._by_agent_key[record.api_key_hash]
+        if record.kind is EpisodeKind.EVAL:
+            return
+        if status is EpisodeStatus.FINISHED and reward is not None:
+            oldest = record.weight_version if state.oldest_version is None else state.oldest_version
+            self._pool.finish(
+                PoolRow(record.id, record.group_id, record.group_named, record.task_id, reward, oldest)
+            )
+        else:
+            self._pool.leave(record.group_id, record.id)
+
+    def _repeat_close(self, episode_id: str, status: EpisodeStatus, reward: float | None) -> EpisodeView:
+        view = self.view(episode_id)
+        lost = (EpisodeStatus.ABORTED, EpisodeStatus.EXPIRED)
+        same = view.status == status and view.reward == reward
+        if same or (status in lost and view.status in lost):
+            return view
+        detail = f" with reward {view.reward:g}" if view.reward is not None else f" ({view.reason})"
+        raise EpisodeClosedError(f"episode {episode_id} is {view.status}{detail} already")
+
+    def view(self, episode_id: str) -> EpisodeView:
+        """Returns the episode as the ledger knows it. Raises `NotFoundError`."""
+        view = self._ledger.read_now(lambda db: records.episode_view(db, episode_id))
+        if view is None:
+            raise NotFoundError(f"there is no episode {episode_id}")
+        return view
+
+    def _closed(self, episode_id: str) -> EpisodeClosedError:
+        view = self.view(episode_id)
+        return EpisodeClosedError(f"episode {episode_id} is {view.status}")
+
+    async def expire_silent(self) -> int:
+        """Expires every episode whose lease ran out, and returns how many. Called by the janitor."""
+        now = time.monotonic()
+        due = [s for s in self._open.values() if now > s.expires_at or (now > s.lease_until and not s.in_flight)]
+        for state in due:
+            reason = (
+                f"older than limits.max_episode_s={self._limits.max_episode_s:g}"
+                if now > state.expires_at
+                else f"no call and no heartbeat for limits.lease_s={self._limits.lease_s:g}"
+            )
+            if not state.lock.locked():  # it is being closed at this moment
+                await self.lose(state.record.id, EpisodeStatus.EXPIRED, reason)
+        return len(due)
+
+    async def set_aside_unusable(self, weight_version: int) -> int:
+        """Marks finished episodes that no batch will take, frees their slots, and returns how many there were."""
+        rows = self._pool.unusable(weight_version)
+        if rows:
+            ids = [row.episode_id for row in rows]
+            await self._ledger.write(lambda db: records.mark_stale(db, ids))
+            for row in rows:
+                self._pool.leave(row.group_id, row.episode_id)
+            await self.notify()
+        return len(rows)
+
+    async def _announce(self, event: EpisodeOpened | EpisodeFinished | EpisodeLost) -> None:
+        await self.notify()
+        await self._events.emit(event)

@@ -1,0 +1,167 @@
+"""The pool: which groups have free slots, and which finished episodes wait for a batch.
+
+A mirror in memory of what the ledger holds; everything here is synchronous, so between two awaits it is consistent.
+A group has `group_size` slots. An open or a finished episode holds one; an aborted, expired or stale one frees it, and
+the next rollout of that group refills just that slot.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+from ajet_core.config import BatchConfig
+from ajet_core.errors import ConflictError, UnavailableError
+from ajet_core.ids import new_group_id
+
+from ajet_server.capture.records import EpisodeRecord, PoolRow
+from ajet_server.episodes.policies import Decision, decide, uninformative
+
+
+@dataclass(slots=True)
+class Group:
+    """Rollouts of one task that are compared with each other."""
+
+    id: str
+    task_id: str
+    named_by_client: bool
+    open: set[str] = field(default_factory=set[str])
+    finished: set[str] = field(default_factory=set[str])
+    touched: float = 0.0
+    """Monotonic seconds of the last change."""
+
+    @property
+    def size(self) -> int:
+        """Slots held."""
+        return len(self.open) + len(self.finished)
+
+
+class Pool:
+    """Groups and finished episodes of the train kind. Eval episodes never come here."""
+
+    def __init__(self, config: BatchConfig, quiet_s: float) -> None:
+        self._config = config
+        self._quiet_s = quiet_s
+        self._groups: dict[str, Group] = {}
+        self._rows: dict[str, PoolRow] = {}
+
+    @property
+    def rows(self) -> list[PoolRow]:
+        """Finished episodes that wait, oldest first."""
+        return list(self._rows.values())
+
+    @property
+    def groups(self) -> list[Group]:
+        """Groups that hold a slot."""
+        return list(self._groups.values())
+
+    def decision(self) -> Decision:
+        """What the batch policy says now."""
+        return decide(self._rows.values(), self._config)
+
+    def join(self, group_id: str | None, task_id: str, episode_id: str) -> str:
+        """Gives the episode a slot and returns the id of its group.
+
+        Raises:
+            ConflictError: the named group is full, or belongs to another task.
+            UnavailableError: the pool is full, or the groups of the next batch are all under way.
+        """
+        if len(self._rows) >= self._config.max_pool_episodes:
+            raise UnavailableError(
+                f"the pool holds {len(self._rows)} finished episodes, its bound (batch.max_pool_episodes); "
+                f"waiting for: {self.decision().waiting_for}",
+                retry_after_s=1.0,
+            )
+        group = self._named_group(group_id, task_id) if group_id else self._group_with_room(task_id)
+        if group is None:
+            self._refuse_surplus()
+            group = Group(group_id or new_group_id(), task_id, named_by_client=group_id is not None)
+            self._groups[group.id] = group
+        group.open.add(episode_id)
+        group.touched = time.monotonic()
+        return group.id
+
+    def restore_open(self, record: EpisodeRecord) -> None:
+        """Puts back an episode that was open when the server stopped."""
+        group = self._group(record)
+        group.open.add(record.id)
+        group.touched = time.monotonic()
+
+    def leave(self, group_id: str, episode_id: str) -> None:
+        """Frees the slot of an episode that was aborted, expired or set aside."""
+        self._rows.pop(episode_id, None)
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        group.open.discard(episode_id)
+        group.finished.discard(episode_id)
+        group.touched = time.monotonic()
+        if group.size == 0:
+            del self._groups[group_id]
+
+    def finish(self, row: PoolRow) -> None:
+        """Takes a finished episode."""
+        group = self._group(row)
+        group.open.discard(row.episode_id)
+        group.finished.add(row.episode_id)
+        group.touched = time.monotonic()
+        self._rows[row.episode_id] = row
+
+    def take(self, episode_ids: tuple[str, ...]) -> None:
+        """Removes the episodes that a batch took."""
+        for episode_id in episode_ids:
+            self.leave(self._rows[episode_id].group_id, episode_id)
+
+    def unusable(self, weight_version: int) -> list[PoolRow]:
+        """Episodes that no batch will take: older than `max_staleness` allows, or of an uninformative group."""
+        oldest = weight_version - self._config.max_staleness
+        stale = [row for row in self._rows.values() if row.oldest_version < oldest]
+        known = {row.episode_id for row in stale}
+        return stale + [row for row in uninformative(self._rows.values(), self._config) if row.episode_id not in known]
+
+    def _group(self, member: EpisodeRecord | PoolRow) -> Group:
+        new = Group(member.group_id, member.task_id, named_by_client=member.group_named)
+        return self._groups.setdefault(member.group_id, new)
+
+    def _named_group(self, group_id: str, task_id: str) -> Group | None:
+        group = self._groups.get(group_id)
+        if group is None:
+            return None
+        if group.task_id != task_id:
+            raise ConflictError(
+                f"group_id: group {group_id} belongs to task {group.task_id!r}, not {task_id!r}", field="group_id"
+            )
+        if group.size >= self._config.group_size:
+            raise ConflictError(
+                f"group_id: group {group_id} has all its {self._config.group_size} episodes (batch.group_size); "
+                "begin a new group",
+                field="group_id",
+            )
+        return group
+
+    def _group_with_room(self, task_id: str) -> Group | None:
+        for group in self._groups.values():
+            room = group.size < self._config.group_size
+            if group.task_id == task_id and room and not group.named_by_client:
+                return group
+        return None
+
+    def _refuse_surplus(self) -> None:
+        """Refuses a group beyond those of the next batch: its rollouts would be off-policy when their turn comes.
+
+        A group that is incomplete, has nobody working on it and was not touched for a lease is not counted: its client
+        is gone, and others must not wait for it.
+        """
+        now = time.monotonic()
+        if self._config.policy == "episodes":
+            held = sum(group.size for group in self._groups.values())
+        else:
+            held = sum(1 for group in self._groups.values() if self._alive(group, now))
+        if held >= self._config.size:
+            raise UnavailableError(
+                f"the {self._config.policy} of the next batch are all under way ({held} of {self._config.size}); "
+                f"waiting for: {self.decision().waiting_for}",
+                retry_after_s=1.0,
+            )
+
+    def _alive(self, group: Group, now: float) -> bool:
+        complete = len(group.finished) >= self._config.group_size
+        return bool(group.open) or complete or now - group.touched < self._quiet_s

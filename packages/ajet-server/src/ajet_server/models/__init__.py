@@ -1,0 +1,1 @@
+"""Model folders: checked without torch, loaded with it."""

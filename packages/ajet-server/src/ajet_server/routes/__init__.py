@@ -1,0 +1,1 @@
+"""HTTP: thin functions between the wire models and the components."""

@@ -1,0 +1,65 @@
+"""`/api`: the control plane."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from ajet_core.config import Job
+from ajet_core.wire import StatusView
+from fastapi import APIRouter, Depends, Header
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin
+
+router = APIRouter(
+    prefix="/api", tags=["control"], dependencies=[Depends(refuse_foreign_origin), Depends(require_admin)]
+)
+
+
+@router.get("/status")
+async def status(server: ServerDep) -> StatusView:
+    """One look at the server: state, cause, pool, last step."""
+    return server.status()
+
+
+@router.get("/job")
+async def get_job(server: ServerDep) -> Job:
+    """The present job."""
+    return server.runtime.job
+
+
+@router.put("/job")
+async def put_job(job: Job, server: ServerDep) -> Job:
+    """Gives the server a job while its engine is offline or failed."""
+    await server.set_job(job)
+    return server.runtime.job
+
+
+@router.post("/start")
+async def start(server: ServerDep) -> StatusView:
+    """Starts the engine; the answer does not wait for it. Harmless while it runs."""
+    server.start()
+    return server.status()
+
+
+@router.post("/stop")
+async def stop(server: ServerDep) -> StatusView:
+    """Stops the engine. The server, its episodes and its data stay."""
+    await server.stop("stopped by POST /api/stop")
+    return server.status()
+
+
+@router.post("/shutdown", status_code=202)
+async def shutdown(server: ServerDep) -> dict[str, str]:
+    """Ends the server process in order."""
+    server.request_shutdown()
+    return {"status": "shutting down"}
+
+
+@router.get("/events", response_class=EventSourceResponse)
+async def events(
+    server: ServerDep, after: int = 0, last_event_id: Annotated[int | None, Header()] = None
+) -> AsyncIterator[ServerSentEvent]:
+    """Every event after `after` (or `Last-Event-ID`), then each new one as it happens."""
+    start = after if last_event_id is None else last_event_id
+    async for number, data in server.events.follow(start):
+        yield ServerSentEvent(raw_data=data, id=None if number is None else str(number))

@@ -1,0 +1,72 @@
+"""`/api/episodes`: open, finish, abort, heartbeat."""
+
+import time
+
+from ajet_core.errors import UnavailableError
+from ajet_core.episode import EpisodeStatus
+from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisode, Lease, OpenEpisode
+from fastapi import APIRouter, Depends, Request
+
+from ajet_server.capture.records import EpisodeRecord
+from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin, require_control
+from ajet_server.wiring import Runtime
+
+router = APIRouter(prefix="/api/episodes", tags=["episodes"], dependencies=[Depends(refuse_foreign_origin)])
+
+
+@router.post("", status_code=201, dependencies=[Depends(require_admin)])
+async def open_episode(body: OpenEpisode, request: Request, server: ServerDep) -> EpisodeGrant:
+    """Hands out an episode, waiting up to `wait_s` for one; then 503 with `Retry-After` and the reason."""
+    runtime = server.runtime
+    record = await _open(runtime, body)
+    conductor = runtime.conductor
+    return EpisodeGrant(
+        episode_id=record.id,
+        attempt_id=record.attempt_id,
+        group_id=record.group_id,
+        kind=record.kind,
+        base_url=f"{str(request.base_url).rstrip('/')}/v1",
+        api_key=server.keys.key(record.attempt_id, "agent"),
+        control_key=server.keys.key(record.attempt_id, "control"),
+        model=runtime.gateway.served_name,
+        weight_version=conductor.weight_version,
+        lease_s=runtime.job.limits.lease_s,
+    )
+
+
+async def _open(runtime: Runtime, body: OpenEpisode) -> EpisodeRecord:
+    episodes, conductor = runtime.episodes, runtime.conductor
+    deadline = time.monotonic() + body.wait_s
+    while True:
+        seen = episodes.changes
+        try:
+            return await episodes.open(body, conductor.weight_version, conductor.admit)
+        except UnavailableError:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise
+        await episodes.changed(seen, left)
+
+
+@router.get("/{episode_id}", dependencies=[Depends(require_control)])
+async def view_episode(episode_id: str, server: ServerDep) -> EpisodeView:
+    """What the ledger knows of the episode."""
+    return server.runtime.episodes.view(episode_id)
+
+
+@router.post("/{episode_id}/finish", dependencies=[Depends(require_control)])
+async def finish_episode(episode_id: str, body: FinishEpisode, server: ServerDep) -> EpisodeView:
+    """Reports the reward; acknowledged once the episode is on disk."""
+    return await server.runtime.episodes.finish(episode_id, body)
+
+
+@router.post("/{episode_id}/abort", dependencies=[Depends(require_control)])
+async def abort_episode(episode_id: str, body: AbortEpisode, server: ServerDep) -> EpisodeView:
+    """Gives the episode up and frees its slot."""
+    return await server.runtime.episodes.lose(episode_id, EpisodeStatus.ABORTED, body.reason)
+
+
+@router.post("/{episode_id}/heartbeat", dependencies=[Depends(require_control)])
+async def heartbeat(episode_id: str, server: ServerDep) -> Lease:
+    """Renews the lease."""
+    return Lease(episode_id=episode_id, lease_s=server.runtime.episodes.heartbeat(episode_id))

@@ -1,0 +1,74 @@
+"""Errors on the wire: every refusal in the shape that the caller's side of the API expects, never a traceback."""
+
+import logging
+import math
+from typing import Any
+
+from ajet_core.errors import AjetError, RequestError, to_wire
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+log = logging.getLogger("ajet.http")
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 410: "permission_error"}
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Makes `app` answer every error in the right shape."""
+    app.add_exception_handler(AjetError, _on_ajet_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid_body)
+    app.add_exception_handler(HTTPException, _on_http_error)
+
+
+def error_response(request: Request, error: AjetError) -> JSONResponse:
+    """Returns the response for an error."""
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(math.ceil(error.retry_after_s))}
+    body = _shape(request.url.path, to_wire(error)["error"], error.status)
+    return JSONResponse(body, status_code=error.status, headers=headers)
+
+
+def _shape(path: str, inner: dict[str, Any], status: int) -> dict[str, Any]:
+    """OpenAI's shape under `/v1`, ours elsewhere."""
+    if not path.startswith("/v1"):
+        return {"error": inner}
+    kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": inner["message"], "type": kind, "param": inner.get("field"), "code": inner["code"]}}
+
+
+async def _on_ajet_error(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, AjetError):
+        raise error
+    if error.status >= 500:
+        log.warning("%s %s: %s", request.method, request.url.path, error.message)
+    return error_response(request, error)
+
+
+async def _on_invalid_body(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    return error_response(request, _describe(error))
+
+
+def _describe(error: RequestValidationError) -> RequestError:
+    item = error.errors()[0]
+    path = ".".join(str(part) for part in item["loc"][1:]) or "body"
+    if item["type"] == "extra_forbidden":
+        return RequestError(f"{path}: unknown field", field=path)
+    if item["type"] == "missing":
+        return RequestError(f"{path}: required, but not given", field=path)
+    value = repr(item.get("input"))
+    shown = value if len(value) <= 120 else f"{value[:117]}..."
+    return RequestError(f"{path}: got {shown}; {item['msg']}", field=path)
+
+
+async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Routing's own errors: no such path, wrong method, body too large."""
+    if not isinstance(error, HTTPException):
+        raise error
+    code = _HTTP_CODES.get(error.status_code, "http_error")
+    inner = {"code": code, "message": f"{request.method} {request.url.path}: {error.detail}", "field": None}
+    body = _shape(request.url.path, inner, error.status_code)
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)

@@ -1,0 +1,27 @@
+"""`/healthz`, `/readyz` and `/metrics`: open to everybody who can connect."""
+
+from ajet_core.episode import EpisodeKind
+from fastapi import APIRouter, Response
+
+from ajet_server.routes.access import ServerDep
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The API process answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+async def readyz(server: ServerDep) -> dict[str, str]:
+    """200 while train episodes are handed out, else 503 with the cause."""
+    server.runtime.conductor.admit(EpisodeKind.TRAIN)
+    return {"status": "ready"}
+
+
+@router.get("/metrics")
+async def metrics(server: ServerDep) -> Response:
+    """Prometheus' text format."""
+    return Response(server.metrics.exposition(server.state), media_type="text/plain; version=0.0.4; charset=utf-8")

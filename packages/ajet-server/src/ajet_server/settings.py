@@ -1,0 +1,36 @@
+"""What a server process is told at its start; everything about training is in the job."""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ajet_core.config import Job
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Where a server listens and keeps its data.
+
+    Attributes:
+        host: address to bind. Anything but loopback makes the admin token necessary for `/api`.
+        port: 0 takes a free one.
+        data_dir: ledger, checkpoints, keys; made if it is not there.
+        job: the job to start with; None goes on with the folder's job, if it has one.
+        max_request_bytes: larger bodies are refused with 413.
+    """
+
+    host: str
+    port: int
+    data_dir: Path
+    job: Job | None = None
+    max_request_bytes: int = 8_000_000
+
+    @property
+    def is_loopback(self) -> bool:
+        """True when only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

@@ -1,0 +1,225 @@
+"""Checkpoint folders that are there as a whole or not at all.
+
+    step-000003/
+        manifest.json         step, batch, settings that must match, report; size and SHA-256 of every other file
+        adapter/  or  model/  plain peft or transformers folder
+        optimizer.safetensors, optimizer.json, rng.safetensors
+
+A checkpoint is written into a hidden sibling, flushed to the disk and renamed, so no crash leaves half of one under its
+name. Before anything is loaded every digest is compared. Nothing is ever unpickled.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from ajet_core.errors import ConfigError, StorageError
+
+FORMAT = 1
+"""Version of the folder's layout."""
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"step-(\d{6,})")
+_UNFINISHED = ".writing-step-"
+_BLOCK = 1 << 20
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """One file of a checkpoint: its size in bytes and its SHA-256 in hexadecimal."""
+
+    size: int
+    sha256: str
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What must be equal in the job that continues: the weights only mean something together with these."""
+
+    model_path: str
+    method: str
+    lora: dict[str, Any] | None
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a checkpoint is."""
+
+    format: int
+    step: int
+    batch_id: str
+    weight_version: int
+    job_sha256: str
+    """Of the job's JSON. For the reader: a job may change what is not in `settings` between runs."""
+    settings: Settings
+    report: dict[str, Any]
+    """The `StepReport` of the step."""
+    files: dict[str, FileEntry]
+    """By path inside the folder, with `/`."""
+
+
+def checkpoint_name(step: int) -> str:
+    """Returns the folder name of a step, `step-000003`."""
+    return f"step-{step:06d}"
+
+
+def write_checkpoint(
+    directory: Path, step: int, write: Callable[[Path], None], manifest: Callable[[dict[str, FileEntry]], Manifest]
+) -> Path:
+    """Writes a checkpoint so that it appears at once and complete.
+
+    Args:
+        directory: folder of the checkpoints; made if need be.
+        step: the step it is of.
+        write: writes all files but the manifest into the folder it is given.
+        manifest: makes the manifest from the entries of these files. Called when they are on the disk.
+
+    Returns:
+        The folder.
+
+    Raises:
+        StorageError: the step has a checkpoint already, or the disk refuses.
+    """
+    target = directory / checkpoint_name(step)
+    if target.exists():
+        raise StorageError(
+            f"{target} exists already; a checkpoint is never overwritten: move it away to redo step {step}"
+        )
+    work: Path | None = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED}{step:06d}-", dir=directory))
+        write(work)
+        content = _sealed(manifest({name: _entry(work / name) for name in _files(work)}))
+        (work / MANIFEST).write_bytes(content)
+        _flush(work)
+        os.rename(work, target)
+        _flush_folder(directory)
+    except OSError as error:
+        raise StorageError(f"cannot write the checkpoint {target}: {error}") from error
+    finally:
+        if work is not None:
+            shutil.rmtree(work, ignore_errors=True)
+    return target
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Reads the manifest and compares every file with it.
+
+    Raises:
+        StorageError: the folder is no complete checkpoint, or a file is not what was written; names it.
+    """
+    try:
+        manifest = _unsealed(folder)
+        entries = {name: _entry(folder / name) for name in _files(folder) if name != MANIFEST}
+    except OSError as error:
+        raise StorageError(f"cannot read the checkpoint {folder}: {error}") from error
+    for name, expected in manifest.files.items():
+        found = entries.get(name)
+        if found is None:
+            raise StorageError(f"checkpoint {folder}: {name} is missing")
+        if found != expected:
+            difference = "size" if found.size != expected.size else "SHA-256"
+            raise StorageError(f"checkpoint {folder}: {name} is corrupted: its {difference} is not what was written")
+    strange = sorted(entries.keys() - manifest.files.keys())
+    if strange:
+        raise StorageError(f"checkpoint {folder}: {strange[0]} does not belong to it")
+    return manifest
+
+
+def check_settings(folder: Path, manifest: Manifest, wanted: Settings) -> None:
+    """Raises `ConfigError` when the checkpoint was made with other settings than the job's."""
+    fields = {"model_path": "model.path", "method": "method", "lora": "lora"}
+    for name, job_field in fields.items():
+        theirs, ours = getattr(manifest.settings, name), getattr(wanted, name)
+        if theirs != ours:
+            raise ConfigError(
+                f"{job_field}: {ours!r}, but the checkpoint {folder} was made with {theirs!r}; "
+                "use that value, or another data folder",
+                field=job_field,
+            )
+
+
+def latest_checkpoint(directory: Path) -> Path | None:
+    """Returns the checkpoint of the highest step, if there is one, and removes what interrupted writes left behind."""
+    if not directory.is_dir():
+        return None
+    for leftover in directory.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    return max(_checkpoints(directory), key=_step_of, default=None)
+
+
+def prune(directory: Path, keep: int) -> list[Path]:
+    """Removes all but the `keep` latest checkpoints (at least one stays) and returns what it removed."""
+    old = sorted(_checkpoints(directory), key=_step_of)[: -max(keep, 1)]
+    for folder in old:
+        # Renamed first: a removal that is interrupted must not leave half a checkpoint under a checkpoint's name.
+        doomed = folder.with_name(f"{_UNFINISHED}{folder.name}")
+        os.rename(folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+    return old
+
+
+def _checkpoints(directory: Path) -> list[Path]:
+    return [folder for folder in directory.iterdir() if folder.is_dir() and _NAME.fullmatch(folder.name)]
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
+
+
+def _entry(file: Path) -> FileEntry:
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(_BLOCK):
+            digest.update(block)
+    return FileEntry(size=file.stat().st_size, sha256=digest.hexdigest())
+
+
+def _sealed(manifest: Manifest) -> bytes:
+    """The manifest as JSON with its own digest, so that damage to it is seen as well."""
+    body = msgspec.to_builtins(manifest)
+    return json.dumps({"manifest": body, "sha256": _digest(body)}, indent=1, sort_keys=True).encode()
+
+
+def _digest(body: object) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _unsealed(folder: Path) -> Manifest:
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise StorageError(f"{folder} is no checkpoint: it has no {MANIFEST}")
+    try:
+        sealed: Any = json.loads(file.read_bytes())
+        body: Any = sealed["manifest"]
+        if sealed["sha256"] != _digest(body):
+            raise ValueError("its digest is not what was written")
+        if body["format"] != FORMAT:
+            raise ValueError(f"format {body['format']!r}, this version reads {FORMAT}")
+        return msgspec.convert(body, Manifest)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(f"checkpoint {folder}: {MANIFEST} cannot be used: {error}") from error
+
+
+def _flush(folder: Path) -> None:
+    for name in _files(folder):
+        with (folder / name).open("rb") as stream:
+            os.fsync(stream.fileno())
+    for path in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
+        _flush_folder(path)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

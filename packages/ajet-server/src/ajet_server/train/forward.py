@@ -1,0 +1,99 @@
+"""From a pack to the log-probability of every occurrence in it."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ajet_server.train.attention import Backend, PackLayout
+from ajet_server.train.head import HeadPlan, head_logprobs
+
+if TYPE_CHECKING:
+    from ajet_merge import Pack
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class PackTensors:
+    """One pack on the device: T tokens, M occurrences.
+
+    Attributes:
+        tokens_T: i64[T].
+        pos_T: i64[T], position of each token in its sequence.
+        layout: what each token attends to.
+        head: which log-probabilities are wanted.
+        old_logprobs_M: f32[M], as recorded.
+        advantage_M: f32[M].
+        weight_M: f32[M].
+    """
+
+    tokens_T: torch.Tensor
+    pos_T: torch.Tensor
+    layout: PackLayout
+    head: HeadPlan
+    old_logprobs_M: torch.Tensor
+    advantage_M: torch.Tensor
+    weight_M: torch.Tensor
+
+    @classmethod
+    def of(
+        cls,
+        pack: "Pack",
+        temperature_M: npt.NDArray[np.float32],
+        backend: Backend,
+        chunk: int,
+        device: torch.device,
+    ) -> "PackTensors":
+        """Copies a pack to the device.
+
+        Args:
+            pack: the pack.
+            temperature_M: what each of its occurrences was sampled with.
+            backend: who computes attention.
+            chunk: rows of logits held at once.
+            device: where to.
+        """
+
+        def put(array: npt.NDArray[Any]) -> torch.Tensor:
+            return torch.from_numpy(array.copy()).to(device)
+
+        return cls(
+            tokens_T=put(pack.tokens).long(),
+            pos_T=put(pack.pos).long(),
+            layout=PackLayout.of(pack, backend, device),
+            head=HeadPlan.of(pack.occ_predictor, pack.occ_target, temperature_M, chunk, device),
+            old_logprobs_M=put(pack.logprob),
+            advantage_M=put(pack.advantage),
+            weight_M=put(pack.weight),
+        )
+
+
+def occurrence_logprobs(
+    model: "PreTrainedModel", pack: PackTensors, autocast: torch.dtype | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Runs the pack through the model.
+
+    Args:
+        model: the plain causal language model, with adapters in its layers or without.
+        pack: T tokens, M occurrences.
+        autocast: number format of the matrix products when it is not that of the weights.
+
+    Returns:
+        (logprobs_M, entropy_M), the entropy without a gradient; float32, or float64 for a model in float64.
+    """
+    with _autocast(autocast, pack.tokens_T.device):
+        hidden_TD = model.base_model(
+            input_ids=pack.tokens_T[None],
+            position_ids=pack.pos_T[None],
+            use_cache=False,
+            pack_layout=pack.layout,
+        ).last_hidden_state[0]
+        head: Any = model.get_output_embeddings()
+        return head_logprobs(hidden_TD, head.weight, head.bias, pack.head)
+
+
+def _autocast(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
+    return nullcontext() if dtype is None else torch.autocast(device.type, dtype)

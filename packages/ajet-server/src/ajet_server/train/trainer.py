@@ -1,0 +1,276 @@
+"""The trainer: episodes in, a step and its report out; checkpoints; scores and weights for the engine."""
+
+import hashlib
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from ajet_core.config import Job
+from ajet_core.errors import ConfigError
+from ajet_core.events import StepReport
+from ajet_merge import Call, Forest, Pack, PathTooLongError, merge
+from peft import PeftModel
+from torch.utils.checkpoint import checkpoint as activation_checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from ajet_server.models.load import load_causal_lm, resolve_device, resolve_dtype
+from ajet_server.samples.merge import Batch, build_batch
+from ajet_server.train import state
+from ajet_server.train.attention import ATTENTION, Backend, choose_backend
+from ajet_server.train.checkpoint import (
+    FORMAT,
+    FileEntry,
+    Manifest,
+    Settings,
+    check_settings,
+    read_manifest,
+    write_checkpoint,
+)
+from ajet_server.train.forward import PackTensors, occurrence_logprobs
+from ajet_server.train.lora import add_adapter, merged_weights
+from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, make_optimizer
+from ajet_server.train.support import refuse_unsupported, verify_exact
+from ajet_server.worker.protocol import EpisodeRow
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_log = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Trains one model by one job. Single-threaded.
+
+    Attributes:
+        step: optimizer steps so far, those of the checkpoint included.
+        last_batch_id: the batch of the last of them; None before the first.
+        last_report: its report.
+        attention: the attention backend in use.
+    """
+
+    def __init__(self, job: Job, model: "PreTrainedModel | PeftModel", dtype: torch.dtype, attention: Backend) -> None:
+        """Use `load`. `dtype` is the number format the job asks for; the weights' own may be wider."""
+        self.job = job
+        self.model = model
+        self.attention: Backend = attention
+        self.step = 0
+        self.last_batch_id: str | None = None
+        self.last_report: StepReport | None = None
+        self._dtype = dtype
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._optimizer = make_optimizer(self._parameters.values(), job.optimizer)
+
+    @classmethod
+    def load(cls, job: Job, checkpoint: Path | None = None) -> "Trainer":
+        """Loads the job's model, or the checkpoint that continues it.
+
+        Raises:
+            ConfigError: the model cannot be trained over packs, or the checkpoint is of another model or adapter.
+            StorageError: the checkpoint is incomplete or corrupted; nothing was loaded.
+        """
+        manifest = None
+        if checkpoint is not None:
+            manifest = read_manifest(checkpoint)
+            check_settings(checkpoint, manifest, _settings(job))
+        device = resolve_device(job.model)
+        dtype, backend = resolve_dtype(job.model, device), choose_backend(device)
+        plain = _load_plain(job, checkpoint, dtype)
+        refuse_unsupported(plain.config)
+        verify_exact(plain, backend)
+        model = plain if job.adapter is None else add_adapter(plain, job.adapter, job.seed)
+        trainer = cls(job, model, dtype, backend)
+        if job.trainer.activation_checkpointing:
+            _checkpoint_activations(plain)
+        if checkpoint is not None and manifest is not None:
+            trainer._restore(checkpoint, manifest)
+        return trainer
+
+    @property
+    def plain(self) -> "PreTrainedModel":
+        """The causal language model itself, with adapters in its layers or without."""
+        return cast("PreTrainedModel", self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.plain.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number format the model computes in."""
+        return self._dtype
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are below this."""
+        return int(self.plain.get_input_embeddings().weight.shape[0])
+
+    def update(self, batch_id: str, step: int, episodes: Sequence[EpisodeRow], progress: Progress) -> StepReport:
+        """Does one optimizer step on a batch.
+
+        A loss or gradient that is not finite skips the step: the report says so, and nothing is changed.
+
+        Raises:
+            RequestError: a row of the batch is not usable; names it. Nothing was changed.
+            ConfigError: a call is longer than `trainer.pack_tokens`. Nothing was changed.
+        """
+        started = perf_counter()
+        progress("merge", 0, 1)
+        batch = build_batch(episodes, self.job.algorithm, self.vocab_size)
+        forest = merge(batch.calls)
+        forest_stats = forest.stats
+        merged = perf_counter()
+        progress("pack", 0, 1)
+        packs = self._packs(forest, batch)
+        packed = perf_counter()
+        stats = accumulate(self.plain, packs, self.job.algorithm, progress, self._autocast)
+        figures = apply_step(self._optimizer, stats, self.job.optimizer.max_grad_norm)
+        seconds = {"merge": merged - started, "pack": packed - merged, "update": perf_counter() - packed}
+        if figures.skipped:
+            _log.error("batch %s: step %d skipped, loss %s, norm %s", batch_id, step, figures.loss, figures.grad_norm)
+        self.step, self.last_batch_id = step, batch_id
+        self.last_report = StepReport(
+            step=step,
+            batch_id=batch_id,
+            weight_version=step,
+            episodes=len(episodes),
+            groups=batch.groups,
+            calls=forest_stats.calls,
+            tokens_unmerged=forest_stats.tokens_unmerged,
+            tokens_linear=forest_stats.tokens_linear,
+            tokens_forest=sum(pack.tokens_T.numel() for pack in packs),
+            packs=len(packs),
+            seconds=seconds,
+            **_reward_figures(batch),
+            **_finite(figures),
+        )
+        return self.last_report
+
+    def _packs(self, forest: Forest, batch: Batch) -> list[PackTensors]:
+        if not len(forest.occurrences):
+            return []
+        try:
+            packs = forest.packs(self.job.trainer.pack_tokens)
+        except PathTooLongError as error:
+            raise ConfigError(
+                f"trainer.pack_tokens: {error.limit} is less than the {error.length} tokens of call {error.call_id!r}; "
+                f"use at least {error.length}",
+                field="trainer.pack_tokens",
+            ) from error
+        temperatures = batch.temperatures[forest.occurrences.call]
+        # A pack of nothing but calls without a completion has no loss.
+        return [self._tensors(pack, temperatures[pack.occ_index]) for pack in packs if pack.occ_index.size]
+
+    def _tensors(self, pack: Pack, temperature_M: npt.NDArray[np.float32]) -> PackTensors:
+        return PackTensors.of(pack, temperature_M, self.attention, self.job.trainer.logprob_chunk, self.device)
+
+    @torch.no_grad()
+    def score(self, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1, computed the way an update computes them."""
+        call = Call(token_ids[:1], token_ids[1:], np.zeros(token_ids.size - 1, np.float32))
+        (pack,) = merge([call]).packs(max(token_ids.size, 2))
+        tensors = self._tensors(pack, np.ones(token_ids.size - 1, np.float32))
+        logprobs_M, _ = occurrence_logprobs(self.plain, tensors, self._autocast)
+        return logprobs_M.float().cpu().numpy()
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields (name in the plain model's `state_dict`, tensor) of every weight that training changes."""
+        return ((name, tensor.to(self._dtype)) for name, tensor in merged_weights(self.model))
+
+    def save(self, directory: Path, report: StepReport) -> Path:
+        """Writes the checkpoint of `report`'s step into `directory` and returns its folder.
+
+        The report that is stored, and that `last_report` is afterwards, has the seconds of stage `checkpoint` as well.
+
+        Raises:
+            StorageError: the disk refuses, or the step has a checkpoint already.
+        """
+        started = perf_counter()
+
+        def write(folder: Path) -> None:
+            state.save_weights(self.model, Path(self.job.model.path).expanduser(), folder)
+            state.save_optimizer(self._optimizer, self._parameters, folder)
+            state.save_rng(folder)
+
+        def manifest(files: dict[str, FileEntry]) -> Manifest:
+            seconds = report.seconds | {"checkpoint": perf_counter() - started}
+            self.last_report = report.model_copy(update={"seconds": seconds})
+            return _manifest(self.job, self.last_report, files)
+
+        return write_checkpoint(directory, report.step, write, manifest)
+
+    def _restore(self, folder: Path, manifest: Manifest) -> None:
+        if isinstance(self.model, PeftModel):
+            state.load_adapter(self.model, folder)
+        state.load_optimizer(self._optimizer, self._parameters, folder)
+        state.load_rng(folder)
+        self.step, self.last_batch_id = manifest.step, manifest.batch_id
+        self.last_report = StepReport.model_validate(manifest.report)
+
+    @property
+    def _autocast(self) -> torch.dtype | None:
+        return self._dtype if self.job.method == "full" and self._dtype != torch.float32 else None
+
+
+def _load_plain(job: Job, checkpoint: Path | None, dtype: torch.dtype) -> "PreTrainedModel":
+    """Loads the model, with `method: full` in float32 whatever the job says.
+
+    An update of 1e-5 is lost in a bfloat16 weight, which has 8 significant bits. Matrix products then run in the job's
+    format (autocast), and so does the engine.
+    """
+    config = job.model
+    if job.method == "full" and checkpoint is not None:
+        config = config.model_copy(update={"path": str(checkpoint / state.MODEL)})
+    if job.method == "full" and dtype != torch.float32:
+        config = config.model_copy(update={"dtype": "float32"})
+    return load_causal_lm(config, ATTENTION)
+
+
+def _checkpoint_activations(plain: "PreTrainedModel") -> None:
+    for module in plain.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            layer = cast(Any, module)
+            layer.gradient_checkpointing = True
+            layer._gradient_checkpointing_func = partial(activation_checkpoint, use_reentrant=False)
+            layer.training = True  # what the layer looks at; its parts stay in eval mode, so nothing random starts
+
+
+def _settings(job: Job) -> Settings:
+    lora = None if job.adapter is None else job.adapter.model_dump(mode="json")
+    return Settings(model_path=job.model.path, method=job.method, lora=lora)
+
+
+def _manifest(job: Job, report: StepReport, files: dict[str, FileEntry]) -> Manifest:
+    return Manifest(
+        format=FORMAT,
+        step=report.step,
+        batch_id=report.batch_id,
+        weight_version=report.weight_version,
+        job_sha256=hashlib.sha256(job.model_dump_json().encode()).hexdigest(),
+        settings=_settings(job),
+        report=report.model_dump(mode="json"),
+        files=files,
+    )
+
+
+def _reward_figures(batch: Batch) -> dict[str, Any]:
+    return {
+        "reward_mean": float(batch.rewards.mean()),
+        "reward_std": float(batch.rewards.std()),
+        "reward_min": float(batch.rewards.min()),
+        "reward_max": float(batch.rewards.max()),
+        "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
+    }
+
+
+def _finite(figures: StepFigures) -> dict[str, Any]:
+    """JSON has no NaN: a figure that is not finite is reported as 0, and only a skipped step has any."""
+    return {name: value if math.isfinite(value) else 0.0 for name, value in asdict(figures).items()}

@@ -1,0 +1,219 @@
+"""Puts the components together. The only file that knows every one of them.
+
+    DataDir ── Ledger ── EventLog                        live as long as the server
+                  │
+    Runtime:   Pool ── Episodes ── Conductor ── Gateway  live as long as their job
+                                      │
+                                  Supervisor ── worker process (engine, trainer)
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ajet_core.config import Job
+from ajet_core.errors import ConfigError, ConflictError, StorageError, UnavailableError
+from ajet_core.events import EngineState
+from ajet_core.wire import PoolView, StatusView
+from pydantic import ValidationError
+
+from ajet_server.capture import records, steps
+from ajet_server.capture.ledger import Ledger
+from ajet_server.conductor import Conductor
+from ajet_server.datadir import DataDir
+from ajet_server.episodes.keys import open_admin_token, open_key_maker
+from ajet_server.episodes.lifecycle import Episodes
+from ajet_server.episodes.pool import Pool
+from ajet_server.gateway.render import ChatRenderer
+from ajet_server.gateway.service import Gateway
+from ajet_server.models.folder import open_model_folder
+from ajet_server.observe.bus import EventLog
+from ajet_server.observe.metrics import Metrics
+from ajet_server.settings import ServerSettings
+
+_FIXED = ("model.path", "method", "lora")
+"""Fields of a job that its checkpoints depend on."""
+_NO_JOB = "this server has no job yet: put one with PUT /api/job, then POST /api/start"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The components of one job."""
+
+    job: Job
+    pool: Pool
+    episodes: Episodes
+    conductor: Conductor
+    gateway: Gateway
+
+
+class Server:
+    """One swarm server. Made before the socket listens, so that a bad folder or job is told at the command line."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.on_shutdown: Callable[[], None] | None = None
+        self.data_dir = DataDir(settings.data_dir)
+        self._started_at = time.monotonic()
+        self._runtime: Runtime | None = None
+        try:
+            self.ledger = Ledger(self.data_dir.ledger_file)
+            self.keys = open_key_maker(self.data_dir.path)
+            self.admin_token = open_admin_token(self.data_dir.path)
+        except BaseException:
+            self.data_dir.close()
+            raise
+        self.events = EventLog(self.ledger)
+        self.metrics = Metrics()
+        self._watch()
+        try:
+            job = settings.job or self._stored_job()
+            if job is not None:
+                self._prepare(job)
+        except BaseException:
+            self.ledger.close()
+            self.data_dir.close()
+            raise
+
+    @property
+    def runtime(self) -> Runtime:
+        """The present job's components. Raises `UnavailableError` while there is no job."""
+        if self._runtime is None:
+            raise UnavailableError(_NO_JOB)
+        return self._runtime
+
+    @property
+    def has_job(self) -> bool:
+        """True once a job was given."""
+        return self._runtime is not None
+
+    @property
+    def state(self) -> EngineState:
+        """State of the engine."""
+        return self._runtime.conductor.state if self._runtime else EngineState.OFFLINE
+
+    async def set_job(self, job: Job) -> None:
+        """Takes a job while the engine is offline or failed.
+
+        Raises:
+            ConflictError: the engine runs.
+            ConfigError: the model folder is unusable, or the job does not fit what this data folder holds.
+        """
+        if self._runtime and self._runtime.conductor.active:
+            raise ConflictError(f"the engine is {self.state}; stop it before you change the job")
+        await asyncio.to_thread(self._prepare, job)
+
+    def start(self) -> None:
+        """Starts the engine."""
+        self.runtime.conductor.start()
+
+    async def stop(self, cause: str) -> None:
+        """Stops the engine and keeps the server."""
+        if self._runtime:
+            await self._runtime.conductor.stop(cause)
+
+    def request_shutdown(self) -> None:
+        """Asks the process around this server to end in order."""
+        if self.on_shutdown is None:
+            raise ConflictError("this server runs inside another program, which has to end it")
+        self.on_shutdown()
+
+    async def close(self) -> None:
+        """Stops everything in order."""
+        await self.stop("the server is shutting down")
+        await self.events.close()
+        self.ledger.close()
+        self.data_dir.close()
+
+    def status(self) -> StatusView:
+        """One look at everything."""
+        runtime = self._runtime
+        conductor = runtime.conductor if runtime else None
+        supervisor = conductor.supervisor if conductor else None
+        return StatusView(
+            name=runtime.job.name if runtime else None,
+            state=self.state,
+            cause=conductor.cause if conductor else _NO_JOB,
+            model=runtime.gateway.served_name if runtime else None,
+            weight_version=conductor.weight_version if conductor else 0,
+            step=conductor.step if conductor else 0,
+            pool=self._pool_view(),
+            last_step=conductor.last_report if conductor else None,
+            worker_pid=supervisor.pid if supervisor else None,
+            worker_restarts=conductor.restarts if conductor else 0,
+            requests_running=supervisor.in_worker if supervisor else 0,
+            requests_waiting=supervisor.queued if supervisor else 0,
+            uptime_s=time.monotonic() - self._started_at,
+            data_dir=str(self.data_dir.path),
+        )
+
+    def _pool_view(self) -> PoolView:
+        runtime = self._runtime
+        decision = runtime.pool.decision() if runtime else None
+        return PoolView(
+            open_episodes=runtime.episodes.open_count if runtime else 0,
+            finished_episodes=len(runtime.pool.rows) if runtime else 0,
+            stale_episodes=self.ledger.read_now(records.stale_count),
+            groups_complete=decision.groups_complete if decision else 0,
+            groups_open=sum(1 for group in runtime.pool.groups if group.open) if runtime else 0,
+            ready=decision.ready if decision else False,
+            waiting_for=decision.waiting_for if decision else _NO_JOB,
+        )
+
+    def _stored_job(self) -> Job | None:
+        text = self.ledger.read_now(lambda db: steps.get_meta(db, "job"))
+        if text is None:
+            return None
+        try:
+            return Job.model_validate_json(text)
+        except ValidationError as error:
+            raise StorageError(
+                f"the job stored in {self.ledger.file} does not suit this ajet; give one with --job: {error}"
+            ) from error
+
+    def _prepare(self, job: Job) -> None:
+        stored = self.ledger.read_now(lambda db: steps.get_meta(db, "job"))
+        if stored and self.ledger.read_now(steps.step_count):
+            _refuse_other_model(Job.model_validate_json(stored), job)
+        folder = open_model_folder(job.model.path)
+        job = job.model_copy(update={"model": job.model.model_copy(update={"path": str(folder.path)})})
+        renderer = ChatRenderer(folder)
+        pool = Pool(job.batch, quiet_s=job.limits.lease_s)
+        episodes = Episodes(self.ledger, pool, self.keys, self.events, job.limits)
+        episodes.restore()
+        conductor = Conductor(job, self.data_dir.checkpoints, self.ledger, episodes, pool, self.events)
+        name = job.model.served_name or folder.path.name
+        gateway = Gateway(job, name, renderer, conductor, episodes, self.ledger, self.metrics)
+        self.ledger.write_now(lambda db: steps.set_meta(db, "job", job.model_dump_json()))
+        self._runtime = Runtime(job, pool, episodes, conductor, gateway)
+
+    def _watch(self) -> None:
+        watched: dict[str, tuple[str, Callable[[StatusView], float]]] = {
+            "ajet_update_steps": ("Optimizer steps done", lambda status: status.step),
+            "ajet_sync_weight_version": ("Weight version that is served", lambda status: status.weight_version),
+            "ajet_request_open_episodes": ("Open episodes", lambda status: status.pool.open_episodes),
+            "ajet_capture_finished_episodes": ("Episodes that wait", lambda status: status.pool.finished_episodes),
+            "ajet_request_running_calls": ("Calls in the worker", lambda status: status.requests_running),
+            "ajet_request_waiting_calls": ("Calls before the gate", lambda status: status.requests_waiting),
+            "ajet_worker_restarts": ("Restarts since the last step", lambda status: status.worker_restarts),
+        }
+        for name, (text, read) in watched.items():
+            self.metrics.watch(name, text, lambda read=read: read(self.status()))
+
+
+def _refuse_other_model(stored: Job, job: Job) -> None:
+    for field in _FIXED:
+        before, now = _at(stored, field), _at(job, field)
+        if before != now:
+            raise ConfigError(
+                f"{field}: this data folder was trained with {before!r}, the job says {now!r}; use another data folder "
+                "or the old value",
+                field=field,
+            )
+
+
+def _at(job: Job, field: str) -> object:
+    if field == "model.path":
+        return str(open_model_folder(job.model.path).path)
+    return job.adapter if field == "lora" else getattr(job, field)

@@ -1,0 +1,210 @@
+"""The worker process: the engine and the trainer, one loop, one thread that computes.
+
+It holds no socket but the one to the API process, knows no key and no client, and ends when the API process does.
+"""
+
+import argparse
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+from ajet_core.config import Job
+from ajet_core.errors import AjetError, EngineFailedError
+
+from ajet_server.worker import protocol
+from ajet_server.worker.protocol import FromWorker, ToWorker
+
+if TYPE_CHECKING:
+    from ajet_server.engines.base import Completion
+    from ajet_server.engines.torch_engine import TorchEngine
+    from ajet_server.train.trainer import Trainer
+
+log = logging.getLogger("ajet.worker")
+
+_HEARTBEAT_S = 2.0
+_EXIT_FAILED = 3
+_EXIT_ORPHANED = 4
+
+
+class Worker:
+    """Serves one API process over `connection`."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._inbox: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self._engine: TorchEngine | None = None
+        self._trainer: Trainer | None = None
+        self._checkpoints = Path()
+        self._keep = 1
+        self._probe: npt.NDArray[np.int32] | None = None
+        self._heard = time.monotonic()
+
+    def run(self) -> int:
+        """Serves until `Shutdown` and returns the exit code. A failure is reported before it ends the process."""
+        threading.Thread(target=self._read, name="worker-inbox", daemon=True).start()
+        try:
+            while True:
+                if not self._serve_inbox():
+                    return 0
+                self._step()
+        except (AjetError, RuntimeError, MemoryError, OSError) as error:
+            # The boundary of the process: whatever the computation raised becomes a reason that the API can show.
+            log.exception("the worker failed")
+            code = error.code if isinstance(error, AjetError) else EngineFailedError.code
+            self._send(protocol.Failed(f"{type(error).__name__}: {error}", code=code))
+            return _EXIT_FAILED
+
+    def _read(self) -> None:
+        with self._connection.makefile("rb") as stream:
+            while header := stream.read(protocol.HEADER.size):
+                (length,) = protocol.HEADER.unpack(header)
+                body = stream.read(length)
+                if len(body) != length:
+                    break
+                self._inbox.put(protocol.read_to_worker(body))
+        # Nobody is there to work for. Checkpoints are renamed into place whole, so no instant is a wrong one to stop.
+        os._exit(_EXIT_ORPHANED)
+
+    def _send(self, message: FromWorker) -> None:
+        self._connection.sendall(protocol.frame(message))
+        self._heard = time.monotonic()
+
+    def _serve_inbox(self) -> bool:
+        idle = self._engine is None or not self._engine.has_work
+        while idle or not self._inbox.empty():
+            message = self._inbox.get()
+            if isinstance(message, protocol.Shutdown):
+                return False
+            self._handle(message)
+            idle = False
+        return True
+
+    def _handle(self, message: ToWorker) -> None:
+        match message:
+            case protocol.Load():
+                self._load(message)
+            case protocol.Generate():
+                self._generate(message)
+            case protocol.Cancel():
+                self._loaded_engine().cancel(message.request_id)
+            case protocol.Update():
+                self._update(message)
+            case protocol.Sync():
+                self._sync(message)
+            case protocol.Shutdown():
+                raise AssertionError("handled by the inbox")
+
+    def _load(self, message: protocol.Load) -> None:
+        self._progress("load", 0, 2)
+        from ajet_server.engines.torch_engine import TorchEngine
+        from ajet_server.train.checkpoint import latest_checkpoint
+        from ajet_server.train.trainer import Trainer
+
+        job = Job.model_validate_json(message.job)
+        self._checkpoints, self._keep = Path(message.checkpoints_dir), job.checkpoint.keep
+        self._trainer = trainer = Trainer.load(job, latest_checkpoint(self._checkpoints))
+        self._progress("load", 1, 2)
+        self._engine = engine = TorchEngine.load(job)
+        self._progress("load", 2, 2)
+        report = trainer.last_report
+        self._send(
+            protocol.Loaded(
+                max_model_len=engine.max_model_len,
+                vocab_size=engine.vocab_size,
+                device=str(trainer.device),
+                dtype=str(trainer.dtype).removeprefix("torch."),
+                attention=trainer.attention,
+                step=trainer.step,
+                last_batch_id=trainer.last_batch_id,
+                last_report=report.model_dump_json().encode() if report else None,
+            )
+        )
+
+    def _generate(self, message: protocol.Generate) -> None:
+        from ajet_server.engines.base import GenerationRequest
+
+        prompt = np.frombuffer(message.prompt_ids, dtype="<i4")
+        try:
+            self._loaded_engine().submit(GenerationRequest(message.request_id, prompt, message.sampling))
+        except AjetError as error:
+            self._send(protocol.Failed(error.message, message.request_id, error.code))
+
+    def _step(self) -> None:
+        engine = self._engine
+        if engine is None or not engine.has_work:
+            return
+        for completion in engine.step():
+            self._send(self._generated(engine, completion))
+        if time.monotonic() - self._heard > _HEARTBEAT_S:
+            self._progress("generate", engine.running, engine.running + engine.waiting)
+
+    def _generated(self, engine: "TorchEngine", completion: "Completion") -> protocol.Generated:
+        return protocol.Generated(
+            request_id=completion.request_id,
+            token_ids=completion.token_ids.astype("<i4", copy=False).tobytes(),
+            logprobs=completion.logprobs.astype("<f4", copy=False).tobytes(),
+            finish_reason=completion.finish_reason,
+            stop=completion.stop,
+            weight_version=completion.weight_version,
+            cached_tokens=completion.cached_tokens,
+            top_logprobs=completion.top_logprobs,
+            running=engine.running,
+            waiting=engine.waiting,
+        )
+
+    def _update(self, message: protocol.Update) -> None:
+        from ajet_server.train.checkpoint import prune
+
+        trainer = self._loaded_trainer()
+        report = trainer.update(message.batch_id, message.step, message.episodes, self._progress)
+        self._progress("checkpoint", 0, 1)
+        folder = trainer.save(self._checkpoints, report)
+        prune(self._checkpoints, self._keep)
+        self._progress("checkpoint", 1, 1)
+        first = message.episodes[0].calls[0]
+        self._probe = np.frombuffer(first.prompt_ids + first.completion_ids, dtype="<i4")
+        self._send(protocol.Updated((trainer.last_report or report).model_dump_json().encode(), str(folder)))
+
+    def _sync(self, message: protocol.Sync) -> None:
+        from ajet_server.sync.canary import probe_ids
+        from ajet_server.sync.publish import publish
+
+        self._progress("sync", 0, 1)
+        engine, trainer = self._loaded_engine(), self._loaded_trainer()
+        done = publish(engine, trainer, message.weight_version, probe_ids(engine.vocab_size, self._probe))
+        self._send(protocol.Synced(done.weight_version, done.probe_error, done.probe_tolerance, done.seconds))
+
+    def _progress(self, stage: str, done: int, total: int) -> None:
+        self._send(protocol.Progress(stage, done, total))
+
+    def _loaded_engine(self) -> "TorchEngine":
+        if self._engine is None:
+            raise EngineFailedError("the worker was asked to work before it was asked to load a model")
+        return self._engine
+
+    def _loaded_trainer(self) -> "Trainer":
+        if self._trainer is None:
+            raise EngineFailedError("the worker was asked to work before it was asked to load a model")
+        return self._trainer
+
+
+def main() -> int:
+    """Entry point of `python -m ajet_server.worker.main --fd N`; N is one end of a socket pair."""
+    parser = argparse.ArgumentParser(prog="ajet-worker", description="Worker of a swarm server; started by it.")
+    parser.add_argument("--fd", type=int, required=True, help="file descriptor of the socket to the API process")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(message)s", stream=sys.stderr)
+    with socket.socket(fileno=arguments.fd) as connection:
+        return Worker(connection).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

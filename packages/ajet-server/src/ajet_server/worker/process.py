@@ -1,0 +1,128 @@
+"""One life of a worker process, seen from the API process."""
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from ajet_core.errors import EngineFailedError
+
+from ajet_server.worker import protocol
+from ajet_server.worker.protocol import FromWorker, ToWorker
+
+_KILL_AFTER_S = 5.0
+
+
+class WorkerLostError(EngineFailedError):
+    """The worker process ended or was ended; the message says why. Another one may take over."""
+
+
+class WorkerRefusedError(EngineFailedError):
+    """The worker said that it cannot work (a wrong model, a corrupted checkpoint): another one could not either."""
+
+
+class WorkerProcess:
+    """A running worker. `on_message` gets everything it says; `lost` is set once it is gone."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, stream: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._process = process
+        self._stream = stream
+        self._writer = writer
+        self._failure: protocol.Failed | None = None
+        self._killed_because: str | None = None
+        self.lost: asyncio.Future[EngineFailedError] = asyncio.get_running_loop().create_future()
+        self.heard_at = time.monotonic()
+
+    @classmethod
+    async def spawn(cls, on_message: Callable[[FromWorker], None]) -> "WorkerProcess":
+        """Starts a worker in a session of its own, so that a Ctrl-C at the terminal reaches the API process alone."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "ajet_server.worker.main",
+                "--fd",
+                str(theirs.fileno()),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        stream, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_FRAME)
+        worker = cls(process, stream, writer)
+        worker._reading = asyncio.create_task(worker._read(on_message), name="worker-messages")
+        return worker
+
+    _reading: asyncio.Task[None]
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    async def send(self, message: ToWorker) -> None:
+        """Sends a message. A worker that is gone is not an error here: `lost` tells."""
+        if self.lost.done():
+            return
+        self._writer.write(protocol.frame(message))
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            return  # the reading side finds the cause and sets `lost`
+
+    def kill(self, because: str) -> None:
+        """Ends a worker that does not answer; `lost` then carries `because`."""
+        self._killed_because = because
+        if self._process.returncode is None:
+            self._process.kill()
+
+    async def shut_down(self) -> None:
+        """Asks the worker to end, waits for it, and kills it if it does not."""
+        await self.send(protocol.Shutdown())
+        try:
+            await asyncio.wait_for(self._process.wait(), _KILL_AFTER_S)
+        except TimeoutError:
+            self.kill("it did not end when it was told to")
+            await self._process.wait()
+        await self._reading
+
+    async def _read(self, on_message: Callable[[FromWorker], None]) -> None:
+        try:
+            while True:
+                (length,) = protocol.HEADER.unpack(await self._stream.readexactly(protocol.HEADER.size))
+                if length > protocol.MAX_FRAME:
+                    self.kill(f"it sent a frame of {length} bytes")
+                    break
+                message = protocol.read_from_worker(await self._stream.readexactly(length))
+                self.heard_at = time.monotonic()
+                if isinstance(message, protocol.Failed) and message.request_id is None:
+                    self._failure = message
+                else:
+                    on_message(message)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # the stream ends with the process, whose exit says more
+        finally:
+            code = await self._process.wait()
+            self._writer.close()
+            self.lost.set_result(self._why(code))
+
+    def _why(self, code: int) -> EngineFailedError:
+        if self._killed_because:
+            return WorkerLostError(f"the worker was ended: {self._killed_because}")
+        if self._failure and self._failure.code in ("invalid_config", "storage"):
+            return WorkerRefusedError(self._failure.reason.split(": ", 1)[-1])
+        if self._failure:
+            return WorkerLostError(f"the worker failed: {self._failure.reason}")
+        return WorkerLostError(f"the worker ended: {_exit_words(code)}")
+
+
+def _exit_words(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"killed by {name}{hint}"

@@ -1,0 +1,175 @@
+"""Messages between the API process and its worker: msgpack over a socket pair, each decoded into its own type.
+
+    API -> worker   Load, Generate, Cancel, Update, Sync, Shutdown
+    worker -> API   Loaded, Generated, Progress, Updated, Synced, Failed
+
+A frame is a 4-byte big-endian length and that many bytes of msgpack. Token ids travel as little-endian int32 buffers and
+log-probabilities as float32 buffers, so that no token is ever turned into a Python object on its way. Nothing is
+pickled. The end of the stream means that the other side is gone.
+"""
+
+import struct
+from typing import Literal
+
+import msgspec
+
+MAX_FRAME = 1 << 30
+"""Bytes. A longer frame is a broken stream, not a message."""
+
+HEADER = struct.Struct(">I")
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one call samples. The same names and meanings as in the OpenAI API; `top_k` 0 is off."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    top_logprobs: int = 0
+
+
+class Load(msgspec.Struct, tag=True, frozen=True):
+    """Load the job's model and, if there is one, the newest checkpoint."""
+
+    job: bytes
+    """The job as JSON."""
+    checkpoints_dir: str
+    """Folder of checkpoints: the newest is continued from, new ones are written into it."""
+
+
+class Generate(msgspec.Struct, tag=True, frozen=True):
+    request_id: str
+    prompt_ids: bytes
+    sampling: Sampling
+
+
+class Cancel(msgspec.Struct, tag=True, frozen=True):
+    request_id: str
+
+
+class CallRow(msgspec.Struct, frozen=True):
+    """One captured call of a batch."""
+
+    call_id: str
+    episode_id: str
+    prompt_ids: bytes
+    completion_ids: bytes
+    logprobs: bytes
+    temperature: float
+    weight_version: int
+
+
+class EpisodeRow(msgspec.Struct, frozen=True):
+    """One episode of a batch with its calls in the order they were made."""
+
+    episode_id: str
+    group_id: str
+    reward: float
+    calls: list[CallRow]
+
+
+class Update(msgspec.Struct, tag=True, frozen=True):
+    """Do one optimizer step on a batch and checkpoint it as step `step`."""
+
+    batch_id: str
+    step: int
+    episodes: list[EpisodeRow]
+
+
+class Sync(msgspec.Struct, tag=True, frozen=True):
+    """Put the trainer's weights into the engine as `weight_version`, and probe both."""
+
+    weight_version: int
+
+
+class Shutdown(msgspec.Struct, tag=True, frozen=True):
+    """Finish what is being written, then exit."""
+
+
+ToWorker = Load | Generate | Cancel | Update | Sync | Shutdown
+
+
+class Loaded(msgspec.Struct, tag=True, frozen=True):
+    max_model_len: int
+    vocab_size: int
+    device: str
+    dtype: str
+    attention: str
+    """The attention backend that the trainer uses."""
+    step: int
+    """Optimizer steps in the checkpoint that was loaded; 0 without one."""
+    last_batch_id: str | None
+    """The batch of that step, so that a step that was checkpointed but not recorded is recognised."""
+    last_report: bytes | None
+    """Its `StepReport` as JSON."""
+
+
+class Generated(msgspec.Struct, tag=True, frozen=True):
+    request_id: str
+    token_ids: bytes
+    logprobs: bytes
+    finish_reason: Literal["stop", "length"]
+    stop: str | None
+    weight_version: int
+    cached_tokens: int
+    top_logprobs: list[list[tuple[int, float]]]
+    running: int
+    waiting: int
+
+
+class Progress(msgspec.Struct, tag=True, frozen=True):
+    """Sign of life during load, update and sync."""
+
+    stage: str
+    done: int
+    total: int
+
+
+class Updated(msgspec.Struct, tag=True, frozen=True):
+    """The step is checkpointed."""
+
+    report: bytes
+    """A `StepReport` as JSON."""
+    checkpoint: str
+
+
+class Synced(msgspec.Struct, tag=True, frozen=True):
+    weight_version: int
+    probe_error: float
+    probe_tolerance: float
+    seconds: float
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """The message could not be served. With a `request_id` only that call failed, else the worker gives up."""
+
+    reason: str
+    request_id: str | None = None
+    code: str = "engine_failed"
+    """Code of an error in `ajet_core.errors`."""
+
+
+FromWorker = Loaded | Generated | Progress | Updated | Synced | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+_from_worker = msgspec.msgpack.Decoder(FromWorker)
+
+
+def frame(message: ToWorker | FromWorker) -> bytes:
+    """Encodes one message with its length in front."""
+    body = _encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+def read_to_worker(body: bytes | bytearray | memoryview) -> ToWorker:
+    """Decodes what the API process sent. Raises `msgspec.ValidationError` for anything else."""
+    return _to_worker.decode(body)
+
+
+def read_from_worker(body: bytes | bytearray | memoryview) -> FromWorker:
+    """Decodes what the worker sent. Raises `msgspec.ValidationError` for anything else."""
+    return _from_worker.decode(body)

@@ -1,0 +1,232 @@
+"""Keeps calls and jobs of the worker across the lives of its process.
+
+Calls wait here, not in the worker: behind a gate that is open while the engine serves. A call that was sent to a worker
+that died, or that had to make room for an update, is sent again; nobody has seen a token of it yet, so that is exact.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ajet_core.errors import AjetError, EngineFailedError, UnavailableError, from_wire
+
+from ajet_server.worker import protocol
+from ajet_server.worker.process import WorkerProcess
+from ajet_server.worker.protocol import FromWorker
+
+_WATCH_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class _Pending:
+    message: protocol.Generate
+    answer: asyncio.Future[protocol.Generated]
+    sent: bool = False
+
+
+class Supervisor:
+    """The worker, whichever process it is at the moment.
+
+    Args:
+        silence_s: a worker with work that says nothing for this long is killed as hung.
+        on_progress: called with every `Progress` of load, update and sync.
+    """
+
+    def __init__(self, silence_s: float, on_progress: Callable[[protocol.Progress], None]) -> None:
+        self._silence_s = silence_s
+        self._on_progress = on_progress
+        self._process: WorkerProcess | None = None
+        self._pending: dict[str, _Pending] = {}
+        self._gate_open = False
+        self._reply: asyncio.Future[FromWorker] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.running = 0
+        self.waiting = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the present worker."""
+        return self._process.pid if self._process and not self._process.lost.done() else None
+
+    @property
+    def queued(self) -> int:
+        """Calls that wait for the gate."""
+        return sum(1 for pending in self._pending.values() if not pending.sent)
+
+    @property
+    def in_worker(self) -> int:
+        """Calls that the worker holds."""
+        return sum(1 for pending in self._pending.values() if pending.sent)
+
+    async def start(self, load: protocol.Load, timeout_s: float) -> protocol.Loaded:
+        """Starts a worker and has it load the job.
+
+        Raises:
+            WorkerRefusedError: the job or its checkpoint cannot be loaded.
+            WorkerLostError: the process ended, or did not load within `timeout_s`.
+        """
+        self._forget_sent()
+        self._process = await WorkerProcess.spawn(self._on_message)
+        answer = await self._ask(load, total_s=timeout_s)
+        if not isinstance(answer, protocol.Loaded):
+            raise EngineFailedError(f"the worker answered a load with {type(answer).__name__}")
+        return answer
+
+    async def update(self, message: protocol.Update) -> protocol.Updated:
+        """Has the worker do one step. Raises `WorkerLostError` if it dies or falls silent."""
+        answer = await self._ask(message)
+        if not isinstance(answer, protocol.Updated):
+            raise EngineFailedError(f"the worker answered an update with {type(answer).__name__}")
+        return answer
+
+    async def sync(self, weight_version: int) -> protocol.Synced:
+        """Puts the trainer's weights into the engine. Raises `WorkerLostError` if it dies, or the probe fails."""
+        answer = await self._ask(protocol.Sync(weight_version))
+        if not isinstance(answer, protocol.Synced):
+            raise EngineFailedError(f"the worker answered a sync with {type(answer).__name__}")
+        return answer
+
+    async def generate(self, message: protocol.Generate, timeout_s: float) -> protocol.Generated:
+        """Runs one call, waiting for the gate and for new workers as long as `timeout_s` allows.
+
+        Raises:
+            UnavailableError: the time is up; a retry makes sense.
+            RequestError: the engine refuses the call.
+        """
+        pending = _Pending(message, asyncio.get_running_loop().create_future())
+        self._pending[message.request_id] = pending
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._flush()
+                return await pending.answer
+        except TimeoutError:
+            where = "running" if pending.sent else "waiting for the engine"
+            raise UnavailableError(
+                f"the call was still {where} after {timeout_s:g} s (limits.request_timeout_s)", retry_after_s=5.0
+            ) from None
+        finally:
+            self._pending.pop(message.request_id, None)
+            self._note_idle()
+            if pending.sent and not (pending.answer.done() and not pending.answer.cancelled()) and self._process:
+                await self._process.send(protocol.Cancel(message.request_id))
+
+    async def open_gate(self) -> None:
+        """Lets calls through, those first that wait already."""
+        self._gate_open = True
+        await self._flush()
+
+    async def close_gate(self, patience_s: float) -> None:
+        """Holds new calls back and returns when the worker runs none.
+
+        Calls that still run after `patience_s` are taken out of the engine and begin again at the next opening.
+        """
+        self._gate_open = False
+        try:
+            await asyncio.wait_for(self._idle.wait(), patience_s)
+        except TimeoutError:
+            await self._recall()
+
+    async def shut_down(self) -> None:
+        """Ends the worker."""
+        self._gate_open = False
+        if self._process:
+            await self._process.shut_down()
+
+    def refuse_all(self, error: AjetError) -> None:
+        """Answers every waiting call with an error: the engine will not come back by itself."""
+        for pending in self._pending.values():
+            if not pending.answer.done():
+                pending.answer.set_exception(error)
+
+    async def lost(self) -> EngineFailedError:
+        """Returns why, when the present worker is gone. Calls that it held wait for the next one."""
+        if self._process is None:
+            raise EngineFailedError("no worker was started")
+        error = await asyncio.shield(self._process.lost)
+        self._forget_sent()
+        return error
+
+    async def watch(self) -> None:
+        """Kills a worker that has work and says nothing for too long. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            busy = self._reply is not None or self.in_worker > 0
+            process = self._process
+            if process and busy and time.monotonic() - process.heard_at > self._silence_s:
+                process.kill(f"it said nothing for {self._silence_s:g} s (limits.update_silence_s)")
+
+    async def _ask(self, message: protocol.ToWorker, total_s: float | None = None) -> FromWorker:
+        process = self._process
+        if process is None:
+            raise EngineFailedError("no worker was started")
+        self._reply = reply = asyncio.get_running_loop().create_future()
+        process.heard_at = time.monotonic()
+        await process.send(message)
+        try:
+            async with asyncio.timeout(total_s):
+                await asyncio.wait({reply, process.lost}, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            process.kill(f"{type(message).__name__.lower()} took longer than {total_s:g} s")
+            await asyncio.shield(process.lost)
+        finally:
+            self._reply = None
+        if reply.done():
+            return reply.result()
+        raise process.lost.result()
+
+    async def _flush(self) -> None:
+        process = self._process
+        if not self._gate_open or process is None or process.lost.done():
+            return
+        for pending in list(self._pending.values()):
+            if not pending.sent and not pending.answer.done():
+                pending.sent = True
+                self._idle.clear()
+                await process.send(pending.message)
+
+    async def _recall(self) -> None:
+        if self._process is None:
+            return
+        for pending in self._pending.values():
+            if pending.sent:
+                pending.sent = False
+                await self._process.send(protocol.Cancel(pending.message.request_id))
+        self._note_idle()
+
+    def _on_message(self, message: FromWorker) -> None:
+        match message:
+            case protocol.Generated():
+                self.running, self.waiting = message.running, message.waiting
+                self._answer(message)
+            case protocol.Failed():
+                self._refuse(message)
+            case protocol.Progress():
+                self._on_progress(message)
+            case _:
+                if self._reply is not None and not self._reply.done():
+                    self._reply.set_result(message)
+
+    def _answer(self, message: protocol.Generated) -> None:
+        pending = self._pending.get(message.request_id)
+        # A call that was recalled may have finished just before the recall reached the engine; it runs again, and this
+        # answer, which is as good, is used if it comes first.
+        if pending and not pending.answer.done():
+            pending.answer.set_result(message)
+
+    def _refuse(self, message: protocol.Failed) -> None:
+        pending = self._pending.get(message.request_id or "")
+        if pending and not pending.answer.done():
+            error = from_wire(400, {"error": {"code": message.code, "message": message.reason}})
+            pending.answer.set_exception(error)
+
+    def _forget_sent(self) -> None:
+        self._gate_open = False
+        for pending in self._pending.values():
+            pending.sent = False
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if self.in_worker == 0:
+            self._idle.set()
