@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 
 import pytest
+
 from ajet_client import Swarm
 from ajet_client.testing import FakeClock, FakeServer
 

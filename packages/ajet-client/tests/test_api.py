@@ -1,4 +1,5 @@
 import pytest
+
 from ajet_client import Swarm
 from ajet_client.api import Api, finish_body, kind_of
 from ajet_client.plans import Reply
@@ -7,6 +8,7 @@ from ajet_core.config import Job, ModelConfig
 from ajet_core.errors import (
     AjetError,
     ConfigError,
+    ConflictError,
     EngineFailedError,
     NotFoundError,
     RequestError,
@@ -43,6 +45,22 @@ def test_start_and_stop(swarm: Swarm) -> None:
     assert swarm.status().state == EngineState.ROLLING
 
 
+def test_a_shutdown_returns_when_nobody_answers_any_more(swarm: Swarm, server: FakeServer) -> None:
+    swarm.shutdown()
+    assert server.requests == ["shutdown", "health"]
+    swarm.shutdown()
+    assert server.requests == ["shutdown", "health", "shutdown"]
+
+
+def test_a_shutdown_that_is_refused_or_takes_too_long_is_an_error(swarm: Swarm, server: FakeServer) -> None:
+    server.refuse("shutdown", ConflictError("not now"))
+    with pytest.raises(ConflictError):
+        swarm.shutdown()
+    server.lingers = True
+    with pytest.raises(UnavailableError, match="still answers 5 s after"):
+        swarm.shutdown(5.0)
+
+
 def test_the_view_of_an_episode(swarm: Swarm) -> None:
     with swarm.episode("a task") as episode:
         assert swarm.view(episode.id).status == "open"
@@ -77,7 +95,12 @@ def test_an_answer_of_another_server_is_explained(body: bytes, clock: FakeClock)
 
 @pytest.mark.parametrize(
     ("arguments", "field"),
-    [({"kind": "test"}, "kind"), ({"task": object()}, "task"), ({"group_id": ""}, "group_id"), ({"task_id": 3}, "task_id")],
+    [
+        ({"kind": "test"}, "kind"),
+        ({"task": object()}, "task"),
+        ({"group_id": ""}, "group_id"),
+        ({"task_id": 3}, "task_id"),
+    ],
 )
 def test_an_opening_that_cannot_be_names_its_field(
     swarm: Swarm, server: FakeServer, arguments: dict[str, object], field: str

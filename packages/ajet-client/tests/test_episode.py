@@ -1,12 +1,15 @@
+# ruff: noqa: PT012 - what must raise here are whole `with` blocks
 import math
 import warnings
 from typing import Any
 
 import pytest
+
 from ajet_client import Swarm
 from ajet_client.testing import FakeClock, FakeServer
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import (
+    ConflictError,
     EpisodeClosedError,
     ForbiddenError,
     KeyRefusedError,
@@ -41,7 +44,7 @@ def test_the_last_reward_counts(swarm: Swarm, server: FakeServer) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e7, "1", b"1", None, [1], object()], ids=repr)
 def test_what_is_no_reward_is_refused_at_once(swarm: Swarm, server: FakeServer, bad: Any) -> None:
     with swarm.episode() as episode:
-        with pytest.raises(RewardError, match="^reward must be") as caught:
+        with pytest.raises(RewardError, match=r"^reward must be") as caught:
             episode.reward(bad)
         assert caught.value.field == "reward"
         with pytest.raises(RewardError) as caught:
@@ -165,18 +168,28 @@ def test_a_refused_key_is_not_tried_again(swarm: Swarm, server: FakeServer, erro
 
 
 def test_an_episode_that_the_server_closed_takes_no_reward(swarm: Swarm, server: FakeServer) -> None:
-    with pytest.raises(EpisodeClosedError, match="the server has closed episode .*its lease ended"), swarm.episode() as e:
+    with (
+        pytest.raises(EpisodeClosedError, match=r"the server has closed episode .*its lease ended"),
+        swarm.episode() as e,
+    ):
         e.reward(1)
         server.close_episode(e.id)
     assert e.status is EpisodeStatus.EXPIRED
     assert server.rewards == []
 
 
+def test_a_report_that_the_server_will_not_take_gives_the_slot_back(swarm: Swarm, server: FakeServer) -> None:
+    server.refuse("finish", ConflictError("it made no call"))
+    with pytest.raises(ConflictError, match="no call"), swarm.episode() as episode:
+        episode.reward(1)
+    assert (server.episodes[0].status, server.episodes[0].reason) == ("aborted", "ConflictError: it made no call")
+
+
 def test_the_report_has_patience_of_its_own(server: FakeServer, clock: FakeClock) -> None:
     server.fail("finish", "restarting", retry_after_s=10, times=20)
-    with Swarm(server.url, transport=server.transport(), clock=clock, timeout=1, report_timeout=300) as swarm:
-        with swarm.episode() as episode:
-            episode.reward(1)
+    swarm = Swarm(server.url, transport=server.transport(), clock=clock, timeout=1, report_timeout=300)
+    with swarm, swarm.episode() as episode:
+        episode.reward(1)
     assert server.rewards == [1.0]
 
 

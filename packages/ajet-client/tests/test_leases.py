@@ -1,8 +1,10 @@
+# ruff: noqa: PT012 - what must raise here are whole `with` blocks
 import asyncio
 import json
 import threading
 
 import pytest
+
 from ajet_client import AsyncSwarm, Swarm
 from ajet_client.api import Api
 from ajet_client.episode import EpisodeBase
@@ -55,6 +57,13 @@ def test_an_episode_is_due_three_times_per_lease(api: Api, clock: FakeClock) -> 
     clock.time = 10.0
     answer(book.beat(episode), Reply(200, b'{"episode_id": "a", "lease_s": 60}'))
     assert book.delay_s(episode) == 20.0
+
+
+def test_ever_shorter_leases_are_not_chased(api: Api, clock: FakeClock) -> None:
+    book, episode = LeaseBook(api), new_episode(api, "a")
+    book.add(episode)
+    answer(book.beat(episode), Reply(200, b'{"episode_id": "a", "lease_s": 0.01}'))
+    assert book.delay_s(episode) == 1.0
 
 
 def test_the_first_due_comes_first(api: Api) -> None:

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ajet_client.clock import Clock
 from ajet_client.plans import Broken, Pause, Plan, Reply, Request
 from ajet_client.retry import TRANSIENT, Wait, failure, once, persist
 from ajet_client.testing import FakeClock
 from ajet_core.errors import AjetError, KeyRefusedError, NotFoundError, UnavailableError, to_wire
-from hypothesis import given
-from hypothesis import strategies as st
 
 REQUEST = Request("GET", "/x")
 OK = Reply(200, b"{}")
@@ -30,7 +31,9 @@ def attempt(outcomes: list[Reply | Broken], clock: FakeClock, patience_s: float 
 
 
 def refusal(error: AjetError, **headers: str) -> Reply:
-    return Reply(error.status, json.dumps(to_wire(error)).encode(), {k.replace("_", "-"): v for k, v in headers.items()})
+    return Reply(
+        error.status, json.dumps(to_wire(error)).encode(), {k.replace("_", "-"): v for k, v in headers.items()}
+    )
 
 
 @pytest.mark.parametrize("outcome", [Broken("cut"), *(Reply(status) for status in sorted(TRANSIENT))], ids=repr)
@@ -71,7 +74,9 @@ def test_a_retry_after_that_cannot_be_is_ignored(header: str, clock: FakeClock) 
 
 def test_at_the_deadline_the_last_cause_is_named(clock: FakeClock) -> None:
     busy = refusal(UnavailableError("the server is updating (step 3)", retry_after_s=1))
-    with pytest.raises(UnavailableError, match=r"^gave up after 60 s trying: the server is updating \(step 3\)$") as caught:
+    with pytest.raises(
+        UnavailableError, match=r"^gave up after 60 s trying: the server is updating \(step 3\)$"
+    ) as caught:
         attempt([Broken("cut")] + [busy] * 100, clock, patience_s=60.0)
     assert isinstance(caught.value.__cause__, UnavailableError)
     assert clock.time == pytest.approx(60.0)

@@ -61,6 +61,8 @@ def check_segments(pack: Pack) -> None:
 def check_packs(forest: Forest, packs: list[Pack], budget: int) -> None:
     real = [pack for pack in packs if not pack.is_dummy]
     assert sorted(o for pack in real for o in pack.occ_index.tolist()) == list(range(len(forest.occurrences)))
+    homes = [set(forest.occurrences.call[pack.occ_index].tolist()) for pack in real]
+    assert sum(map(len, homes)) == len(set().union(*homes))  # no call is split
     assert {k for pack in real for k in pack.forest_index.tolist()} == set(range(forest.num_tokens))
     for pack in packs:
         assert 0 < pack.num_tokens <= budget

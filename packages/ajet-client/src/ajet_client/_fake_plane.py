@@ -40,6 +40,8 @@ _ROUTES = {
     r"(GET|PUT) /api/job": "job",
     r"POST /api/start": "start",
     r"POST /api/stop": "stop",
+    r"POST /api/shutdown": "shutdown",
+    r"GET /healthz": "health",
     r"GET /api/events(\?.*)?": "events",
     r"POST /v1/chat/completions": "chat",
 }
@@ -73,6 +75,7 @@ class FakeEpisode:
         reward: None until it is finished.
         metrics: the further numbers that were reported.
         reason: why it was aborted or expired.
+        group_named: whether the client named the group.
         heartbeats: how often it was renewed.
         calls: the agent's requests to the model.
     """
@@ -87,6 +90,7 @@ class FakeEpisode:
     reward: float | None = None
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     reason: str | None = None
+    group_named: bool = False
     heartbeats: int = 0
     calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
@@ -105,6 +109,7 @@ class Plane:
         self.events: list[BaseModel] = []
         self.state = EngineState.ROLLING
         self.job: dict[str, Any] | None = None
+        self.gone = False
         self._reply = reply
         self._lease_s = lease_s
         self._grants: dict[str, EpisodeGrant] = {}
@@ -150,6 +155,7 @@ class Plane:
         task_id = want.task_id or json.dumps(want.task, sort_keys=True)[:200]
         group_id = want.group_id or new_group_id()
         episode = FakeEpisode(new_episode_id(), group_id, task_id, want.client_id, want.kind, want.task)
+        episode.group_named = want.group_id is not None
         self.episodes[episode.id] = episode
         return EpisodeGrant(
             episode_id=episode.id,
@@ -205,6 +211,13 @@ class Plane:
 
     def _stop(self, target: str, body: bytes) -> Answer:
         self.state = EngineState.OFFLINE
+        return Answer.json({})
+
+    def _shutdown(self, target: str, body: bytes) -> Answer:
+        self.gone = True
+        return Answer.json({}, 202)
+
+    def _health(self, target: str, body: bytes) -> Answer:
         return Answer.json({})
 
     def _events(self, target: str, body: bytes) -> Answer:

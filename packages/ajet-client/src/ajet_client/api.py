@@ -8,10 +8,10 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from ajet_client.clock import Clock
 from ajet_client.plans import Pause, Plan, Reply, Request
-from ajet_client.retry import once, persist
+from ajet_client.retry import failure, once, persist
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
-from ajet_core.errors import AjetError, EngineFailedError, RequestError, RewardError, UnavailableError
+from ajet_core.errors import AjetError, EngineFailedError, NotFoundError, RequestError, RewardError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_core.ids import new_client_id, new_request_id
 from ajet_core.wire import (
@@ -26,6 +26,8 @@ from ajet_core.wire import (
 
 _HOLD_S = 10.0
 """How long a server is asked to hold an opening, seconds: short enough for every proxy, and for a Ctrl-C."""
+_GONE_POLL_S = 0.1
+"""How often a server that was told to end is asked whether it still answers, seconds."""
 _ANSWER_S = 30.0
 """How long an answer may take beyond that, seconds."""
 _ABORT_PATIENCE_S = 10.0
@@ -79,6 +81,18 @@ class Api:
         """Stops the engine."""
         yield from self._call("stopping the engine", "POST", "/api/stop")
 
+    def shutdown(self, timeout_s: float) -> Plan[None]:
+        """Ends the server process and waits until nobody answers any more."""
+        end = self.clock.now() + timeout_s
+        reply = yield self._request("POST", "/api/shutdown")
+        while isinstance(reply, Reply):
+            if not reply.ok:
+                raise failure(reply)
+            if self.clock.now() >= end:
+                raise UnavailableError(f"the server still answers {timeout_s:g} s after it was told to end")
+            yield Pause(_GONE_POLL_S)
+            reply = yield self._request("GET", "/healthz")
+
     def job(self) -> Plan[Job]:
         """Reads the job."""
         reply = yield from self._call("reading the job", "GET", "/api/job")
@@ -88,6 +102,25 @@ class Api:
         """Replaces the job. A mapping is sent as it is: the server names the field that is wrong."""
         body = _dump(job) if isinstance(job, Job) else json.dumps(dict(job)).encode()
         yield from self._call("setting the job", "PUT", "/api/job", body=body)
+
+    def check_group_size(self, kind: str, group_size: int) -> Plan[None]:
+        """Refuses groups that the server's job could never train: they would fill its pool, and nothing would happen.
+
+        Raises:
+            RequestError: `group_size` is neither 1 nor the job's `batch.group_size`, and its policy trains groups.
+        """
+        if kind != EpisodeKind.TRAIN or group_size == 1:
+            return
+        try:
+            batch = (yield from self.job()).batch
+        except NotFoundError:
+            return
+        if batch.policy != "episodes" and batch.group_size != group_size:
+            raise RequestError(
+                f"group_size: {group_size}, but the server trains groups of {batch.group_size} (its job's "
+                f"batch.group_size); use {batch.group_size}, or 1 to let the server make the groups",
+                field="group_size",
+            )
 
     def view(self, episode_id: str) -> Plan[EpisodeView]:
         """Reads what the server knows of an episode."""

@@ -90,7 +90,7 @@ class AsyncSwarm:
         """Returns one look at the server."""
         return await self._link.run(self._api.status())
 
-    async def wait_until_serving(self, timeout: float = 600.0) -> StatusView:
+    async def wait_until_serving(self, timeout: float = 600.0) -> StatusView:  # noqa: ASYNC109 - as in Swarm
         """Waits until the server hands out episodes (its state is `rolling`).
 
         Raises:
@@ -107,6 +107,14 @@ class AsyncSwarm:
         """Stops the engine."""
         await self._link.run(self._api.stop())
 
+    async def shutdown(self, timeout: float = 60.0) -> None:  # noqa: ASYNC109 - as in Swarm
+        """Ends the server process in order and returns once it is gone. Nothing that it acknowledged is lost.
+
+        Raises:
+            UnavailableError: it still answers after `timeout` seconds.
+        """
+        await self._link.run(self._api.shutdown(timeout))
+
     async def job(self) -> Job:
         """Returns the job."""
         return await self._link.run(self._api.job())
@@ -119,7 +127,7 @@ class AsyncSwarm:
         """Returns what the server knows of an episode."""
         return await self._link.run(self._api.view(episode_id))
 
-    async def events(self, after: int = 0, *, timeout: float = 600.0) -> AsyncIterator[Event]:
+    async def events(self, after: int = 0, *, timeout: float = 600.0) -> AsyncIterator[Event]:  # noqa: ASYNC109 - as in Swarm
         """Yields the server's events as they happen, without end, and reconnects without missing one.
 
         Args:
@@ -135,7 +143,7 @@ class AsyncSwarm:
         feed = Feed(self._api, after, timeout)
         while True:
             try:
-                async for data in self._link.stream(feed.request()):
+                async for data in self._link.stream(feed.request(), feed.connected):
                     if (event := feed.take(data)) is not None:
                         yield event
             except ConnectionBrokenError as broken:
@@ -202,7 +210,8 @@ class AsyncSwarm:
             agent: called with an `AsyncEpisode` and awaited. Returns the reward, or sets it with `episode.reward(...)`.
             tasks: JSON values or `Task`s, from an iterable or an async one. Read only as far as there is room, so an
                 endless generator will do.
-            group_size: episodes per task. More than one share a group; use the job's `batch.group_size`.
+            group_size: episodes per task. More than one make a group of their own, and must be as many as the job's
+                `batch.group_size`. With 1 the server makes the groups.
             concurrency: episodes at the same time.
             kind: `train` or `eval`.
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
@@ -215,10 +224,12 @@ class AsyncSwarm:
             Counts, means and records. A failed episode has an error and no reward, never a reward of 0.
 
         Raises:
+            RequestError: an argument cannot be, or `group_size` is one that the job does not train; see its `field`.
             AjetError: an episode could not be opened. The open ones are aborted, as they are at a cancellation.
         """
         from ajet_client.async_runner import AsyncRunner
         from ajet_client.report import RunSettings
 
         settings = RunSettings(group_size, concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        await self._link.run(self._api.check_group_size(kind, group_size))
         return await AsyncRunner(self, agent, settings).run(tasks)

@@ -38,8 +38,9 @@ class Attempts:
 
     def record(self) -> EpisodeRecord:
         """Returns how the slot ended."""
-        assert self._episode is not None
         episode = self._episode
+        if episode is None:
+            raise RuntimeError("there was no attempt")
         return EpisodeRecord(
             task=self._slot.task,
             group_id=episode.group_id,

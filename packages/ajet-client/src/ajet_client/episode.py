@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from ajet_client.api import Api, finish_body
 from ajet_client.plans import Plan
 from ajet_core.episode import EpisodeKind, EpisodeStatus
-from ajet_core.errors import AjetError, EpisodeClosedError
+from ajet_core.errors import AjetError, ConflictError, EpisodeClosedError
 from ajet_core.reward import validate_reward
 from ajet_core.wire import EpisodeGrant, EpisodeView
 
@@ -167,6 +167,9 @@ class EpisodeBase:
         except EpisodeClosedError as error:
             self.lose(error)
             self._refuse_closed()
+        except ConflictError as error:  # it made no call, say: the server will not take it, so its slot is given back
+            yield from self.fail(error)
+            raise
         self._status = EpisodeStatus.FINISHED
 
     def _refuse_closed(self) -> None:

@@ -13,7 +13,14 @@ from collections.abc import Awaitable, Callable
 from ajet_client.api import Api
 from ajet_client.episode import EpisodeBase
 from ajet_client.plans import Plan
-from ajet_core.errors import AjetError, ConflictError, EpisodeClosedError, ForbiddenError, KeyRefusedError, NotFoundError
+from ajet_core.errors import (
+    AjetError,
+    ConflictError,
+    EpisodeClosedError,
+    ForbiddenError,
+    KeyRefusedError,
+    NotFoundError,
+)
 
 logger = logging.getLogger("ajet_client")
 
@@ -31,7 +38,7 @@ class LeaseBook:
 
     def add(self, episode: EpisodeBase) -> None:
         """Begins to renew an episode."""
-        self._due[episode] = self._next(episode.grant.lease_s)
+        self._due[episode] = self._next(episode, episode.grant.lease_s)
 
     def drop(self, episode: EpisodeBase) -> None:
         """Ends it. Unknown episodes are ignored."""
@@ -57,15 +64,17 @@ class LeaseBook:
             self.defer(episode.grant.lease_s)
         else:
             if episode in self._due:
-                self._due[episode] = self._next(lease.lease_s)
+                self._due[episode] = self._next(episode, lease.lease_s)
 
     def defer(self, lease_s: float) -> None:
         """Puts off whoever is due."""
         later = self._api.clock.now() + min(_TROUBLE_S, lease_s / (2 * _PER_LEASE))
         self._due.update({episode: max(due, later) for episode, due in list(self._due.items())})
 
-    def _next(self, lease_s: float) -> float:
-        return self._api.clock.now() + lease_s / _PER_LEASE
+    def _next(self, episode: EpisodeBase, lease_s: float) -> float:
+        """Near an episode's longest duration the server grants ever shorter leases; a second is short enough."""
+        least_s = min(1.0, episode.grant.lease_s / _PER_LEASE)
+        return self._api.clock.now() + max(least_s, lease_s / _PER_LEASE)
 
 
 class HeartbeatThread:

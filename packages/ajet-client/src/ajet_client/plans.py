@@ -61,3 +61,11 @@ class Broken:
 
 
 Plan: TypeAlias = Generator[Request | Pause, Reply | Broken | None, T]
+
+
+def ask(request: Request) -> Plan[Reply | Broken]:
+    """Sends one request and returns what came of it."""
+    outcome = yield request
+    if outcome is None:
+        raise TypeError(f"whoever runs a plan must answer its requests: {request}")
+    return outcome

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 
 from ajet_client.clock import Clock
-from ajet_client.plans import Broken, Pause, Plan, Reply, Request
+from ajet_client.plans import Broken, Pause, Plan, Reply, Request, ask
 from ajet_core.errors import AjetError, UnavailableError, from_wire
 
 TRANSIENT = frozenset({429, 502, 503, 504})
@@ -104,8 +104,7 @@ def persist(doing: str, make: Callable[[float], Request], patience_s: float, clo
     """
     wait = Wait(doing, patience_s, clock)
     while True:
-        outcome = yield make(wait.left_s)
-        assert outcome is not None
+        outcome = yield from ask(make(wait.left_s))
         if isinstance(outcome, Reply) and outcome.ok:
             return outcome
         yield Pause(wait.after(outcome))
@@ -113,8 +112,7 @@ def persist(doing: str, make: Callable[[float], Request], patience_s: float, clo
 
 def once(request: Request) -> Plan[Reply]:
     """Sends a request once. Raises the `AjetError` that the answer, or its absence, means."""
-    outcome = yield request
-    assert outcome is not None
+    outcome = yield from ask(request)
     if isinstance(outcome, Reply) and outcome.ok:
         return outcome
     raise failure(outcome)

@@ -110,6 +110,14 @@ class Swarm:
         """Stops the engine."""
         self._link.run(self._api.stop())
 
+    def shutdown(self, timeout: float = 60.0) -> None:
+        """Ends the server process in order and returns once it is gone. Nothing that it acknowledged is lost.
+
+        Raises:
+            UnavailableError: it still answers after `timeout` seconds.
+        """
+        self._link.run(self._api.shutdown(timeout))
+
     def job(self) -> Job:
         """Returns the job."""
         return self._link.run(self._api.job())
@@ -138,7 +146,7 @@ class Swarm:
         feed = Feed(self._api, after, timeout)
         while True:
             try:
-                for data in self._link.stream(feed.request()):
+                for data in self._link.stream(feed.request(), feed.connected):
                     if (event := feed.take(data)) is not None:
                         yield event
             except ConnectionBrokenError as broken:
@@ -206,7 +214,8 @@ class Swarm:
         Args:
             agent: called with an `Episode`. Returns the reward, or sets it with `episode.reward(...)`.
             tasks: JSON values or `Task`s. Read only as far as there is room, so an endless generator will do.
-            group_size: episodes per task. More than one share a group; use the job's `batch.group_size`.
+            group_size: episodes per task. More than one make a group of their own, and must be as many as the job's
+                `batch.group_size`. With 1 the server makes the groups.
             concurrency: episodes, and threads, at the same time.
             kind: `train` or `eval`.
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
@@ -219,12 +228,14 @@ class Swarm:
             Counts, means and records. A failed episode has an error and no reward, never a reward of 0.
 
         Raises:
+            RequestError: an argument cannot be, or `group_size` is one that the job does not train; see its `field`.
             AjetError: an episode could not be opened. The open ones are aborted, as they are at a Ctrl-C.
         """
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
 
         settings = RunSettings(group_size, concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        self._link.run(self._api.check_group_size(kind, group_size))
         return Runner(self, agent, settings).run(tasks)
 
 

@@ -64,7 +64,12 @@ def repeat(items: Sequence[_Item], times: int | None = None, *, seed: int | None
         items: a sequence; a generator would be empty the second time.
         times: how often; None is without end.
         seed: shuffle each round, each differently.
+
+    Raises:
+        RequestError: there are no items to repeat without end.
     """
+    if times is None and not items:
+        raise RequestError("items: there are no items to repeat", field="items")
     for number in itertools.count() if times is None else range(times):
         yield from items if seed is None else shuffle(items, f"{seed}/{number}")
 

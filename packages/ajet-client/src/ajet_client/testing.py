@@ -82,13 +82,15 @@ class FakeServer:
 
     Attributes:
         url: where it listens; a made-up name until `serve()`.
+        lingers: go on answering after a shutdown.
         requests: the route of each request so far: `open`, `finish`, `abort`, `heartbeat`, `view`, `status`, `job`,
-            `start`, `stop`, `events` or `chat`.
+            `start`, `stop`, `shutdown`, `health`, `events` or `chat`.
     """
 
     def __init__(self, *, reply: Callable[[Messages], str] = lambda messages: "ok", lease_s: float = 120.0) -> None:
         self.url = "http://fake.invalid"
         self.requests: list[str] = []
+        self.lingers = False
         self._plane = Plane(reply, lease_s)
         self._faults: list[_Fault] = []
         self._changed = threading.Condition()
@@ -163,6 +165,8 @@ class FakeServer:
             self.requests.append(route)
             self._changed.notify_all()
             fault = self._take_fault(route)
+            if self._plane.gone and not self.lingers:
+                return None
         if fault is not None and fault.answer is not None:
             return _refusal(fault.answer)
         if fault is not None and not fault.acted:
@@ -215,9 +219,13 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(answer.body)
 
-        do_GET = do_PUT = do_POST
+        def do_GET(self) -> None:
+            self.do_POST()
 
-        def log_message(self, format: str, *args: object) -> None:
+        def do_PUT(self) -> None:
+            self.do_POST()
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in http.server
             """Says nothing."""
 
     return Handler

@@ -1,7 +1,7 @@
 """The only file that knows HTTP: `Link` runs plans in a thread, `AsyncLink` in a task."""
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TypedDict
 
 import httpx2
@@ -28,6 +28,9 @@ class ConnectionBrokenError(Exception):
 class StoppedError(Exception):
     """The plan was given up because its `stop` event is set."""
 
+    def __init__(self) -> None:
+        super().__init__("the run was stopped")
+
 
 class Link:
     """One pool of connections to one server, for any number of threads."""
@@ -49,13 +52,18 @@ class Link:
                 raise StoppedError
             outcome = self._clock.sleep(step.seconds, stop) if isinstance(step, Pause) else self._send(step)
 
-    def stream(self, request: Request) -> Iterator[str]:
-        """Yields the data of each server-sent event. Raises `ConnectionBrokenError` when the stream breaks, or ends."""
+    def stream(self, request: Request, connected: Callable[[], None]) -> Iterator[str]:
+        """Yields the data of each server-sent event, and calls `connected` before the first.
+
+        Raises:
+            ConnectionBrokenError: the stream could not be opened, broke, or ended.
+        """
         try:
             with self._client.stream(**_arguments(self._url, request)) as response:
                 if not response.is_success:
                     response.read()
                     raise ConnectionBrokenError(_reply(response))
+                connected()
                 yield from (event.data for event in httpx2.EventSource(response))
         except httpx2.TransportError as error:
             raise ConnectionBrokenError(_broken(self._url, error)) from error
@@ -93,13 +101,18 @@ class AsyncLink:
             else:
                 outcome = await self._send(step)
 
-    async def stream(self, request: Request) -> AsyncIterator[str]:
-        """Yields the data of each server-sent event. Raises `ConnectionBrokenError` when the stream breaks, or ends."""
+    async def stream(self, request: Request, connected: Callable[[], None]) -> AsyncIterator[str]:
+        """Yields the data of each server-sent event, and calls `connected` before the first.
+
+        Raises:
+            ConnectionBrokenError: the stream could not be opened, broke, or ended.
+        """
         try:
             async with self._client.stream(**_arguments(self._url, request)) as response:
                 if not response.is_success:
                     await response.aread()
                     raise ConnectionBrokenError(_reply(response))
+                connected()
                 async for event in httpx2.EventSource(response):
                     yield event.data
         except httpx2.TransportError as error:

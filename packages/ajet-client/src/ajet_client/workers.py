@@ -45,9 +45,10 @@ class Workers(Generic[Job]):
         self._free.release()
 
     def wait_for_all(self) -> None:
-        """Waits until all jobs are done. After this nothing can be given."""
+        """Waits until all jobs are done."""
         for _ in range(self._size):
             self.wait_for_one()
+        self._free.release(self._size)
 
     def close(self) -> None:
         """Lets each thread end after its present job."""
@@ -71,7 +72,7 @@ class Workers(Generic[Job]):
         while (job := self._jobs.get()) is not None:
             try:
                 self._work(*job)
-            except BaseException as error:  # handed to the thread that waits
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
                 if self._error is None:
                     self._error = error
             self._idle.release()

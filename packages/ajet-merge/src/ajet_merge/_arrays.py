@@ -18,6 +18,7 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 AnyArray: TypeAlias = NDArray[Any]
 
 MAX_ID = 2**31 - 1
+MAX_FLOAT = float(np.finfo(np.float32).max)
 
 
 class Field:
@@ -52,6 +53,8 @@ class Field:
         """Finite numbers as f32[length]; with `scalar`, one number stands for `length` equal ones."""
         if value is None:
             self.refuse(f" is missing: give one number for each of the {length} completion tokens")
+        if scalar and isinstance(value, int | float) and -MAX_FLOAT <= value <= MAX_FLOAT:
+            return _frozen(np.full(length, value, np.float32), np.float32)  # the commonest case, kept quick
         given = self._array(value, "one number per completion token", scalar=scalar)
         if given.size and given.dtype.kind not in "fiu":
             self._refuse_dtype(given, "one real number is needed for each completion token")

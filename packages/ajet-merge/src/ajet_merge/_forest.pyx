@@ -10,100 +10,23 @@ that another thread changes meanwhile can give a wrong trie, but no access out o
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, qsort, realloc
-from libc.string cimport memcmp, memcpy
+from libc.stdint cimport INT32_MAX, int32_t, int64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from ._children cimport Children, find_child, reserve_children, set_child
+from ._match cimport Sequence, common_with, token_at
+from ._preorder cimport Node, Table, Trunk, lay_out
 
 import numpy as np
 
 from ._layout import Layout
 
 
-cdef struct Node:
-    int32_t offset  # of its first token in the store
-    int32_t length
-    int32_t depth  # tokens above it
-    int32_t parent  # -1 at roots, which hold no token
-
-
-cdef struct Slot:
-    uint64_t key  # (node << 32 | token) + 1; 0 is a free slot
-    int32_t child
-
-
-cdef struct Sequence:  # prompt and completion, read as one
-    const int32_t* prompt
-    const int32_t* completion
-    int64_t prompt_length
-    int64_t length
-
-
-cdef struct Child:  # what siblings are ordered by
-    int32_t parent
-    int32_t height
-    int32_t token
-    int32_t node
-
-
 cdef enum:
     OK = 0
     NO_MEMORY = -1
     TOO_MANY_TOKENS = -2
-    BLOCK = 1024  # tokens compared by one memcmp
-
-
-cdef inline int64_t common_prefix(const int32_t* a, const int32_t* b, int64_t count) noexcept nogil:
-    """How many leading tokens are equal: by blocks, then by eight bytes, then by token."""
-    cdef int64_t at = 0
-    cdef uint64_t left, right
-    while count - at >= BLOCK and memcmp(a + at, b + at, BLOCK * sizeof(int32_t)) == 0:
-        at += BLOCK
-    while count - at >= 2:
-        memcpy(&left, a + at, 8)  # a plain load, but without alignment rules
-        memcpy(&right, b + at, 8)
-        if left != right:
-            break
-        at += 2
-    while at < count and a[at] == b[at]:
-        at += 1
-    return at
-
-
-cdef inline int64_t common_with(const Sequence* seq, int64_t at, const int32_t* run, int64_t count) noexcept nogil:
-    """How many tokens of `run` the sequence has from position `at` on."""
-    cdef int64_t done = 0, part
-    if count > seq.length - at:
-        count = seq.length - at
-    if at < seq.prompt_length:
-        part = min(count, seq.prompt_length - at)
-        done = common_prefix(seq.prompt + at, run, part)
-        if done < part:
-            return done
-    if done < count:
-        done += common_prefix(seq.completion + (at + done - seq.prompt_length), run + done, count - done)
-    return done
-
-
-cdef inline int32_t token_at(const Sequence* seq, int64_t at) noexcept nogil:
-    return seq.prompt[at] if at < seq.prompt_length else seq.completion[at - seq.prompt_length]
-
-
-cdef inline uint64_t mixed(uint64_t key) noexcept nogil:
-    """The finalizer of splitmix64 (Steele et al., 2014): all bits of the key reach all bits of the hash."""
-    key = (key ^ (key >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
-    key = (key ^ (key >> 27)) * <uint64_t>0x94D049BB133111EB
-    return key ^ (key >> 31)
-
-
-cdef int by_height_then_token(const void* a, const void* b) noexcept nogil:
-    """Children of one parent side by side, the longest path first; siblings never share a first token."""
-    cdef const Child* x = <const Child*>a
-    cdef const Child* y = <const Child*>b
-    if x.parent != y.parent:
-        return -1 if x.parent < y.parent else 1
-    if x.height != y.height:
-        return -1 if x.height > y.height else 1
-    return -1 if x.token < y.token else (1 if x.token > y.token else 0)
 
 
 cdef class Trie:
@@ -113,8 +36,7 @@ cdef class Trie:
     cdef int64_t store_size, store_room
     cdef Node* nodes
     cdef int64_t node_count, node_room
-    cdef Slot* slots
-    cdef int64_t slot_count, slot_room  # room is a power of two, at most half used
+    cdef Children children
     cdef int32_t* finger  # the nodes on the path of the call before, its root first
     cdef int64_t finger_size  # its room is node_room
     cdef int32_t* call_nodes
@@ -129,7 +51,7 @@ cdef class Trie:
     def __dealloc__(self):
         free(self.store)
         free(self.nodes)
-        free(self.slots)
+        free(self.children.slots)
         free(self.finger)
         free(self.call_nodes)
 
@@ -252,7 +174,7 @@ cdef class Trie:
         cdef int32_t child
         cdef int64_t got
         while at[0] < seq.length:
-            child = self._child(node, token_at(seq, at[0]))
+            child = find_child(&self.children, node, token_at(seq, at[0]))
             if child < 0:
                 break
             got = common_with(seq, at[0], self.store + self.nodes[child].offset, self.nodes[child].length)
@@ -271,12 +193,12 @@ cdef class Trie:
         """Put a new node with the first `keep` tokens above `lower`. `lower` stays the end of the calls it ends."""
         cdef Node* node = &self.nodes[lower]
         cdef int32_t upper = self._new_node(node.offset, <int32_t>keep, node.depth, node.parent)
-        self._set_child(node.parent, self.store[node.offset], upper)
+        set_child(&self.children, node.parent, self.store[node.offset], upper)
         node.offset += <int32_t>keep
         node.length -= <int32_t>keep
         node.depth += <int32_t>keep
         node.parent = upper
-        self._set_child(upper, self.store[node.offset], lower)
+        set_child(&self.children, upper, self.store[node.offset], lower)
         return upper
 
     cdef int32_t _new_leaf(self, const Sequence* seq, int64_t at, int32_t parent) noexcept nogil:
@@ -297,7 +219,7 @@ cdef class Trie:
             self.nodes[parent].depth + self.nodes[parent].length,
             parent,
         )
-        self._set_child(parent, self.store[offset], leaf)
+        set_child(&self.children, parent, self.store[offset], leaf)
         return leaf
 
     cdef int32_t _new_node(self, int32_t offset, int32_t length, int32_t depth, int32_t parent) noexcept nogil:
@@ -312,26 +234,6 @@ cdef class Trie:
     cdef void _push(self, int32_t node) noexcept nogil:
         self.finger[self.finger_size] = node  # a path has fewer nodes than the trie, so there is room
         self.finger_size += 1
-
-    cdef Slot* _slot(self, int32_t node, int32_t token) noexcept nogil:
-        """The slot of this child, or the free one where it would go."""
-        cdef uint64_t key = ((<uint64_t>node << 32) | <uint64_t>(<unsigned int>token)) + 1
-        cdef uint64_t mask = <uint64_t>self.slot_room - 1
-        cdef uint64_t at = mixed(key) & mask
-        while self.slots[at].key != 0 and self.slots[at].key != key:
-            at = (at + 1) & mask
-        return &self.slots[at]
-
-    cdef int32_t _child(self, int32_t node, int32_t token) noexcept nogil:
-        cdef Slot* slot = self._slot(node, token)
-        return slot.child if slot.key != 0 else -1
-
-    cdef void _set_child(self, int32_t node, int32_t token, int32_t child) noexcept nogil:
-        cdef Slot* slot = self._slot(node, token)
-        if slot.key == 0:
-            slot.key = ((<uint64_t>node << 32) | <uint64_t>(<unsigned int>token)) + 1
-            self.slot_count += 1
-        slot.child = child
 
     cdef int _reserve_nodes(self, int64_t more) noexcept nogil:
         """Room for `more` nodes, for the finger to hold all nodes, and for two children for each new node."""
@@ -350,22 +252,8 @@ cdef class Trie:
                 return NO_MEMORY
             self.finger = <int32_t*>grown
             self.node_room = room
-        if 2 * (self.slot_count + 2 * more) > self.slot_room:
-            return self._grow_slots(max(256, 2 * self.slot_room))
-        return OK
-
-    cdef int _grow_slots(self, int64_t room) noexcept nogil:
-        cdef Slot* old = self.slots
-        cdef int64_t old_room = self.slot_room, index
-        cdef Slot* grown = <Slot*>calloc(room, sizeof(Slot))
-        if grown == NULL:
+        if not reserve_children(&self.children, 2 * more):
             return NO_MEMORY
-        self.slots = grown
-        self.slot_room = room
-        for index in range(old_room):
-            if old[index].key != 0:
-                self._slot(<int32_t>((old[index].key - 1) >> 32), <int32_t>(old[index].key - 1))[0] = old[index]
-        free(old)
         return OK
 
     cdef int _reserve_store(self, int64_t more) noexcept nogil:
@@ -400,8 +288,11 @@ cdef class Trie:
         cdef int32_t* root_nodes = NULL
         cdef int64_t root_count = len(roots)
         cdef Py_buffer views[7]
-        cdef int held = 0, status
+        cdef int held = 0
         cdef list arrays
+        cdef Trunk trunk
+        cdef Table table
+        cdef bint done
         self._begin()
         try:
             if sorted(roots) != list(range(len(self.roots))):
@@ -416,128 +307,28 @@ cdef class Trie:
                 raise MemoryError
             for index in range(root_count):
                 root_nodes[index] = self.roots[roots[index]]
+            trunk = Trunk(
+                self.store, self.nodes, self.node_count, self.call_nodes, self.call_count, root_nodes, root_count
+            )
+            table = Table(
+                <int32_t*>views[0].buf,
+                <int32_t*>views[1].buf,
+                <int32_t*>views[2].buf,
+                <int32_t*>views[3].buf,
+                <int32_t*>views[4].buf,
+                <int32_t*>views[5].buf,
+                <int32_t*>views[6].buf,
+            )
             with nogil:
-                status = self._lay_out(root_nodes, root_count, views)
-            self._check(status)
+                done = lay_out(&trunk, &table)
+            if not done:
+                raise MemoryError
             return Layout(*arrays)
         finally:
             for index in range(held):
                 PyBuffer_Release(&views[index])
             free(root_nodes)
             self.busy = False
-
-    cdef int _lay_out(self, const int32_t* roots, int64_t root_count, Py_buffer* views) noexcept nogil:
-        cdef int64_t total = self.node_count, room = total + 1
-        # One block of memory for all scratch arrays, so there is one thing to check and to free.
-        cdef Child* children = <Child*>malloc(room * sizeof(Child))
-        cdef int32_t* scratch = <int32_t*>malloc(4 * room * sizeof(int32_t))
-        if children == NULL or scratch == NULL:
-            free(children)
-            free(scratch)
-            return NO_MEMORY
-        self._heights(scratch, scratch + room, scratch + 2 * room)
-        self._children(children, scratch, scratch + room)
-        self._preorder(children, scratch + room, roots, root_count, scratch + 2 * room, scratch + 3 * room, views)
-        free(children)
-        free(scratch)
-        return OK
-
-    cdef void _heights(self, int32_t* height, int32_t* waiting, int32_t* ready) noexcept nogil:
-        """Tokens from each node to its deepest leaf, leaves first: a node is ready once all its children are done."""
-        cdef int64_t index, size = 0
-        cdef int32_t node, above
-        for index in range(self.node_count):
-            height[index] = 0
-            waiting[index] = 0
-        for index in range(self.node_count):
-            if self.nodes[index].parent >= 0:
-                waiting[self.nodes[index].parent] += 1
-        for index in range(self.node_count):
-            if waiting[index] == 0:
-                ready[size] = <int32_t>index
-                size += 1
-        index = 0
-        while index < size:
-            node = ready[index]
-            index += 1
-            height[node] += self.nodes[node].length
-            above = self.nodes[node].parent
-            if above >= 0:
-                height[above] = max(height[above], height[node])
-                waiting[above] -= 1
-                if waiting[above] == 0:
-                    ready[size] = above
-                    size += 1
-
-    cdef void _children(self, Child* children, const int32_t* height, int32_t* first) noexcept nogil:
-        """All nodes that have a parent, sorted; `first[p]`..`first[p + 1]` are the children of p."""
-        cdef int64_t index, count = 0
-        cdef int32_t parent = 0
-        for index in range(self.node_count):
-            if self.nodes[index].parent >= 0:
-                children[count].parent = self.nodes[index].parent
-                children[count].height = height[index]
-                children[count].token = self.store[self.nodes[index].offset]
-                children[count].node = <int32_t>index
-                count += 1
-        qsort(children, count, sizeof(Child), by_height_then_token)
-        for index in range(count):
-            while parent <= children[index].parent:
-                first[parent] = <int32_t>index
-                parent += 1
-        while parent <= self.node_count:
-            first[parent] = <int32_t>count
-            parent += 1
-
-    cdef void _preorder(
-        self,
-        const Child* children,
-        const int32_t* first,
-        const int32_t* roots,
-        int64_t root_count,
-        int32_t* stack,
-        int32_t* place,
-        Py_buffer* views,
-    ) noexcept nogil:
-        """Fill the arrays of the layout, in its order of fields."""
-        cdef int32_t* tokens = <int32_t*>views[0].buf
-        cdef int32_t* start = <int32_t*>views[1].buf
-        cdef int32_t* length = <int32_t*>views[2].buf
-        cdef int32_t* parent = <int32_t*>views[3].buf
-        cdef int32_t* depth = <int32_t*>views[4].buf
-        cdef int32_t* end = <int32_t*>views[5].buf
-        cdef int32_t* call_node = <int32_t*>views[6].buf
-        cdef int64_t count = 0, written = 0, tree, size, index
-        cdef int32_t node, child
-        for tree in range(root_count):
-            place[roots[tree]] = -1
-            stack[0] = roots[tree]
-            size = 1
-            while size > 0:
-                size -= 1
-                node = stack[size]
-                if self.nodes[node].parent >= 0:
-                    place[node] = <int32_t>count
-                    start[count] = <int32_t>written
-                    length[count] = self.nodes[node].length
-                    parent[count] = place[self.nodes[node].parent]
-                    depth[count] = self.nodes[node].depth
-                    memcpy(
-                        tokens + written,
-                        self.store + self.nodes[node].offset,
-                        self.nodes[node].length * sizeof(int32_t),
-                    )
-                    written += self.nodes[node].length
-                    end[count] = <int32_t>written
-                    count += 1
-                for child in range(first[node + 1] - 1, first[node] - 1, -1):  # so that the first comes off first
-                    stack[size] = children[child].node
-                    size += 1
-        for index in range(count - 1, -1, -1):  # children come after their parent
-            if parent[index] >= 0:
-                end[parent[index]] = max(end[parent[index]], end[index])
-        for index in range(self.call_count):
-            call_node[index] = place[self.call_nodes[index]]
 
     cdef int _begin(self) except -1:
         """While the GIL is released another thread may come in; it must not touch half-changed memory."""

@@ -20,14 +20,13 @@ class Node:
     height: int = 0  # tokens from here to the deepest leaf, the node's own included; set by `layout`
     index: int = -1  # place in preorder; set by `layout`
 
-    def split(self, at: int) -> "Node":
-        """Put a new node with the first `at` tokens above this one, and return it.
+    def split(self, parent: "Node", at: int) -> "Node":
+        """Put a new node with the first `at` tokens between this one and its parent, and return it.
 
         This object stays the lower part, so whoever remembers it as the end of a call stays right.
         """
-        assert self.parent is not None
-        upper = Node(self.tokens[:at], self.depth, self.parent)
-        self.parent.children[int(self.tokens[0])] = upper
+        upper = Node(self.tokens[:at], self.depth, parent)
+        parent.children[int(self.tokens[0])] = upper
         self.tokens, self.depth, self.parent = self.tokens[at:], self.depth + at, upper
         upper.children[int(self.tokens[0])] = self
         return upper
@@ -65,7 +64,7 @@ class Trie:
                 break
             common = common_prefix(sequence[shared:], child.tokens)
             shared += common
-            node = child if common == len(child.tokens) else child.split(common)
+            node = child if common == len(child.tokens) else child.split(node, common)
         self._call_nodes.append(node)
         return shared
 

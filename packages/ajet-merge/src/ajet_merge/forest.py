@@ -9,6 +9,7 @@ import numpy as np
 from ._arrays import IntArray
 from ._layout import Layout, as_i32, concat_ranges
 from .call import Call
+from .explain import Explanation, Tokenizer, explain
 from .occurrences import Occurrences, collect, last_runs
 from .packs import DEPTH_COST, TOKEN_COST, Pack, pack_forest
 from .timelines import Timeline, find_timelines
@@ -141,6 +142,15 @@ class Forest:
             MergeError: an argument is out of range.
         """
         return pack_forest(self, budget, max_path, ranks, token_cost, depth_cost)
+
+    def explain(self, tokenizer: Tokenizer | None = None) -> Explanation:
+        """Where calls left the longest path of earlier ones, in the order of the calls: why, and what it cost.
+
+        Args:
+            tokenizer: anything with `decode(list of ids) -> str`; texts are shown, and kinds are told apart that
+                token ids alone do not tell.
+        """
+        return explain(self, tokenizer)
 
     @cached_property
     def _timelines(self) -> list[Timeline]:

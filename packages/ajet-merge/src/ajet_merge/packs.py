@@ -34,6 +34,9 @@ class Pack:
     `kv_ptr[s]:kv_ptr[s + 1]` of (`kv_run_start`, `kv_run_len`), concatenated. Causal attention aligned at the bottom
     right over these keys is the forest's mask.
 
+    All occurrences of a call are in one pack, so that ratios over whole sequences need no exchange between packs; the
+    call of occurrence m is `Forest.occurrences.call[occ_index[m]]`.
+
     The loss is `sum(weight * loss)` over the occurrences of all packs. The log-probability of occurrence m is
     `log_softmax(logits[occ_predictor[m]])[occ_target[m]]`: never a shift by one, which leaks across segments.
 
@@ -132,10 +135,11 @@ def _check(forest: "Forest", budget: int, max_path: int | None, ranks: int) -> N
 
 
 def _occurrences_by_pack(forest: "Forest", leaf_nodes: list[int], owner: IntArray, packs: int) -> list[IntArray]:
-    """The occurrences each pack trains: an occurrence lives where the first leaf below its token does."""
+    """The occurrences each pack trains: a call's live where the first leaf below its last token does."""
     layout = forest.layout
-    leaf_ends = (layout.start + layout.length)[leaf_nodes]
-    home = owner[np.searchsorted(leaf_ends, forest.occurrences.token, side="right")]
+    node_ends = layout.start + layout.length
+    leaf = np.searchsorted(node_ends[leaf_nodes], node_ends[layout.call_node], side="left")
+    home = owner[leaf][forest.occurrences.call]
     order = np.argsort(home, kind="stable").astype(np.int32)
     bounds = np.searchsorted(home[order], np.arange(packs + 1)).tolist()
     return [order[first:last] for first, last in pairwise(bounds)]

@@ -1,17 +1,22 @@
 """Micro models with grouped and with plain heads, made once, and engines over them."""
 
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from ajet_core.config import EngineConfig
 from ajet_server.demo.micro import make_micro_model
 from ajet_server.engines.torch_engine import TorchEngine
 from ajet_server.models.folder import open_model_folder
+
+sys.path.insert(0, str(Path(__file__).parent))  # for engine_helpers, whichever import mode pytest runs in
+
 from engine_helpers import MakeEngine
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 
 @pytest.fixture(scope="module", autouse=True)

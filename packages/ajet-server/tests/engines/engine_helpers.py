@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
+
 from ajet_server.engines.base import Completion, GenerationRequest, IntIds
 from ajet_server.engines.torch_engine import TorchEngine
 from ajet_server.worker.protocol import Sampling
-from transformers import PreTrainedModel
 
 MakeEngine = Callable[..., TorchEngine]
 

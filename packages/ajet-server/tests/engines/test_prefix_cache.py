@@ -2,11 +2,12 @@
 
 import numpy as np
 import torch
-from ajet_server.engines.kv_slots import Span
-from ajet_server.engines.prefix_cache import PrefixCache, common_prefix
 from engine_helpers import ids
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ajet_server.engines.kv_slots import Span
+from ajet_server.engines.prefix_cache import PrefixCache, common_prefix
 
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12), max_size=12)
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ajet_core.errors import EngineFailedError
-from ajet_server.engines.torch_engine import TorchEngine
 from engine_helpers import MakeEngine, drain, random_ids, request
 from transformers import PreTrainedModel
+
+from ajet_core.errors import EngineFailedError
+from ajet_server.engines.torch_engine import TorchEngine
 
 
 @pytest.fixture

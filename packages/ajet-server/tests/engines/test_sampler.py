@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+
 from ajet_core.errors import EngineFailedError
 from ajet_server.engines import sampler
 from ajet_server.engines.sampler import Draw, sample

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ajet_server.engines.stop import find_stop
 from tokenizers import Tokenizer
+
+from ajet_server.engines.stop import find_stop
 
 
 @pytest.fixture(scope="module")

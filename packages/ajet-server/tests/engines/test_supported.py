@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+
 from ajet_core.errors import ConfigError
 from ajet_server.engines.attention import ATTENTION, engine_attention
 from ajet_server.engines.supported import refuse_unsupported

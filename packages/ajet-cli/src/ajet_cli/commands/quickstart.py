@@ -1,5 +1,7 @@
 """`ajet quickstart`."""
 
+import json
+import logging
 import time
 from pathlib import Path
 
@@ -8,10 +10,13 @@ from ajet_client import Swarm
 from ajet_core.errors import AjetError
 from rich.console import Console
 
-from ajet_cli.output import json_option, show
+from ajet_cli.output import json_option
 from ajet_cli.quickstart import report, setup
 from ajet_cli.quickstart.live import live_view
 from ajet_cli.quickstart.progress import Progress
+
+_RECONNECT_S = 2.0
+_FOLLOWER_ENDS_S = 5.0
 
 
 @click.command()
@@ -36,30 +41,35 @@ def quickstart(model: Path | None, *, tiny: bool, updates: int, seed: int, out: 
     _run(plan, progress, console)
     adapter = report.collect_adapter(plan)
     report.save_plot(progress, plan.folder / "reward.png")
-    if not as_json:
+    if as_json:
+        click.echo(json.dumps(report.summary(progress, plan, adapter, time.monotonic() - started)))
+    else:
         report.show_report(progress, plan, adapter, console)
-    show(report.summary(progress, plan, adapter, time.monotonic() - started), "", as_json=as_json)
 
 
 def _run(plan: setup.Plan, progress: Progress, console: Console) -> None:
     server = setup.start_server(plan)
-    with Swarm(server.url) as swarm:
-        try:
-            setup.in_thread(lambda: _follow(swarm, progress), "events")
-            client = setup.ClientProcess(plan, server.url)
-            try:
-                with live_view(progress, console):
-                    for line in client.lines():
-                        progress.add_round(line)
-            finally:
-                client.end()
-        finally:
-            swarm.shutdown()
-
-
-def _follow(swarm: Swarm, progress: Progress) -> None:
+    follower = setup.in_thread(lambda: _follow(server.url, progress), "events")
     try:
-        for event in swarm.events(timeout=5.0):
-            progress.add_event(event)
+        client = setup.ClientProcess(plan, server.url)
+        try:
+            with live_view(progress, console):
+                for line in client.lines():
+                    progress.add_round(line)
+        finally:
+            client.end()
+    finally:
+        with Swarm(server.url) as swarm:
+            swarm.shutdown()
+        follower.join(_FOLLOWER_ENDS_S)
+
+
+def _follow(url: str, progress: Progress) -> None:
+    # The stream breaks when the server ends, which is how a run ends: nothing to tell anybody.
+    logging.getLogger("ajet_client").setLevel(logging.ERROR)
+    try:
+        with Swarm(url) as swarm:
+            for event in swarm.events(timeout=_RECONNECT_S):
+                progress.add_event(event)
     except AjetError:
-        return  # the server ended, which is how a run ends; what failed is told by the client's exit
+        return

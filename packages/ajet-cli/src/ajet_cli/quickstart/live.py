@@ -2,6 +2,7 @@
 
 import time
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
@@ -38,9 +39,13 @@ def _headline(progress: Progress, spinner: Spinner, seconds: float) -> Renderabl
 
 def updates_table(progress: Progress) -> Table:
     """Returns one row for each set of weights: the reward they earn, and what the update after them cost."""
-    table = Table(title="reward under each weight version, and the update that followed", title_justify="left")
-    for name in ("weights", "reward", "tokens", "merged", "saved", "rollout s", "merge s", "update s", "save s", "sync s"):
-        table.add_column(name, justify="right")
+    table = Table(
+        title="reward under each weight version; tokens and seconds of the update that followed",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+    )
+    for name in ("weights", "reward", "tokens", "merged", "saved", "roll", "merge", "update", "save", "sync"):
+        table.add_column(name, justify="right", no_wrap=True)
     count = max(len(progress.rounds), len(progress.updates))
     for index in range(count):
         reward = f"{progress.rewards[index]:.3f}" if index < len(progress.rounds) else "…"

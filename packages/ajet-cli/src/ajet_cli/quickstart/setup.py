@@ -75,7 +75,7 @@ def _write_job(plan: Plan, *, tiny: bool) -> None:
         "seed": plan.seed,
         "model": {"path": str(plan.model)},
         "method": "full" if tiny else "lora",
-        "optimizer": {"learning_rate": 3e-3 if tiny else 5e-4},
+        "optimizer": {"learning_rate": 1e-2 if tiny else 5e-4},
         "batch": {"policy": "groups", "size": GROUPS, "group_size": GROUP_SIZE},
         "engine": {"max_batch_size": GROUPS * GROUP_SIZE},
         "limits": {"max_completion_tokens": 64},

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from ajet_core.errors import ConfigError
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from ajet_core.errors import ConfigError
 from ajet_server.engines.kv_slots import SlotStore
 
 ATTENTION = "ajet_engine"

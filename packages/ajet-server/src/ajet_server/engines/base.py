@@ -102,8 +102,10 @@ class Engine(Protocol):
         ...
 
     def score(self, token_ids: IntIds) -> Logprobs:
-        """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1, computed the way generation computes them:
-        prefill of the first half, then one token at a time through the key/value cache. For the probe after a sync.
+        """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1, for the probe after a sync.
+
+        Computed the way generation computes them: prefill of the first half, then one token at a time through the
+        key/value cache.
         """
         ...
 

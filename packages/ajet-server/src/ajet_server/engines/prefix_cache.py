@@ -34,7 +34,6 @@ class _Node:
 
     ids: IntIds
     span: Span
-    parent: "_Node | None"
     used: int
     children: dict[int, "_Node"] = field(default_factory=dict[int, "_Node"])
 
@@ -54,7 +53,7 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Forgets everything."""
-        self._root = _Node(np.empty(0, np.int32), [], None, 0)
+        self._root = _Node(np.empty(0, np.int32), [], 0)
         self._tokens = 0
 
     def match(self, ids: IntIds) -> tuple[int, list[Span]]:
@@ -75,10 +74,13 @@ class PrefixCache:
         parent, at = self._root, 0
         for node, shared in self._walk(ids):
             at += shared
-            parent = self._split(node, shared) if shared < len(node.ids) and at < len(ids) else node
-            parent.used = self._tick
+            if shared < len(node.ids) and at < len(ids):
+                node = _split(parent, node, shared)  # noqa: PLW2901 - the walk ends at a node that is not passed whole
+            node.used = self._tick
+            parent = node
         if at < len(ids):
-            self._attach(_Node(ids[at:].copy(), read(at, len(ids)), parent, self._tick))
+            parent.children[int(ids[at])] = _Node(ids[at:].copy(), read(at, len(ids)), self._tick)
+            self._tokens += len(ids) - at
         while self._tokens > self._max_tokens:
             self._evict()
 
@@ -96,30 +98,27 @@ class PrefixCache:
                 return
             node, at = child, at + shared
 
-    def _attach(self, node: _Node) -> None:
-        assert node.parent is not None
-        node.parent.children[int(node.ids[0])] = node
-        self._tokens += len(node.ids)
-
-    def _split(self, node: _Node, at: int) -> _Node:
-        """Cuts a node in two after `at` ids and returns the upper half."""
-        assert node.parent is not None
-        upper = _Node(node.ids[:at].copy(), [part[:, :at].clone() for part in node.span], node.parent, node.used)
-        node.parent.children[int(node.ids[0])] = upper
-        node.ids, node.span, node.parent = node.ids[at:].copy(), [part[:, at:].clone() for part in node.span], upper
-        upper.children[int(node.ids[0])] = node
-        return upper
-
     def _evict(self) -> None:
-        leaf = min(self._leaves(self._root), key=lambda node: node.used)
-        assert leaf.parent is not None
-        del leaf.parent.children[int(leaf.ids[0])]
+        parent, leaf = min(self._leaves(), key=lambda found: found[1].used)
+        del parent.children[int(leaf.ids[0])]
         self._tokens -= len(leaf.ids)
 
-    def _leaves(self, root: _Node) -> Iterator[_Node]:
-        pending = list(root.children.values())
+    def _leaves(self) -> Iterator[tuple[_Node, _Node]]:
+        """Yields each leaf with its parent."""
+        pending = [self._root]
         while pending:
-            node = pending.pop()
-            if not node.children:
-                yield node
-            pending.extend(node.children.values())
+            parent = pending.pop()
+            for child in parent.children.values():
+                if child.children:
+                    pending.append(child)
+                else:
+                    yield parent, child
+
+
+def _split(parent: _Node, node: _Node, at: int) -> _Node:
+    """Cuts a node in two after `at` ids and returns the upper half."""
+    upper = _Node(node.ids[:at].copy(), [part[:, :at].clone() for part in node.span], node.used)
+    node.ids, node.span = node.ids[at:].copy(), [part[:, at:].clone() for part in node.span]
+    upper.children[int(node.ids[0])] = node
+    parent.children[int(upper.ids[0])] = upper
+    return upper

@@ -3,7 +3,6 @@
 import math
 
 from ajet_core.errors import PromptTooLongError, RequestError
-
 from ajet_server.engines.base import GenerationRequest
 from ajet_server.worker.protocol import Sampling
 

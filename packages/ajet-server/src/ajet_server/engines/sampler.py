@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from ajet_core.errors import EngineFailedError
 from torch import Tensor
 from torch.nn import functional
 
+from ajet_core.errors import EngineFailedError
 from ajet_server.worker.protocol import Sampling
 
 _CANDIDATES = 512

@@ -6,8 +6,9 @@ Better refused at load than wrong in silence: a wrong log-probability looks like
 from collections.abc import Iterator
 from typing import Any
 
-from ajet_core.errors import ConfigError
 from transformers import PreTrainedModel
+
+from ajet_core.errors import ConfigError
 
 _ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Those whose angle depends on the position alone. `dynamic` and `longrope` turn all keys anew once a sequence grows

@@ -5,16 +5,16 @@ the processors, and nothing in it binds cached keys to the weights that computed
 """
 
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
-from ajet_core.config import EngineConfig, Job
-from ajet_core.errors import ConfigError, EngineFailedError, RequestError
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ajet_core.config import EngineConfig, Job
+from ajet_core.errors import ConfigError, EngineFailedError, RequestError
 from ajet_server.engines.attention import ATTENTION, StepPlan
 from ajet_server.engines.base import Completion, GenerationRequest, IntIds, Logprobs
 from ajet_server.engines.calls import Call, new_call
@@ -48,7 +48,7 @@ class TorchEngine:
         model.set_attn_implementation(ATTENTION)
         self._model = model.eval().requires_grad_(False)
         self._device = model.device
-        self._vocab_size = model.get_input_embeddings().num_embeddings
+        self._vocab_size = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
         self._tokenizer = Tokenizer.from_file(str(folder.tokenizer_file))
         self._eos_ids = frozenset(folder.eos_ids)
         self._scheduler = Scheduler(

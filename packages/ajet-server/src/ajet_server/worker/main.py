@@ -107,7 +107,9 @@ class Worker:
         from ajet_server.engines.torch_engine import TorchEngine
         from ajet_server.train.checkpoint import latest_checkpoint
         from ajet_server.train.trainer import Trainer
+        from transformers.utils import logging as transformers_logging
 
+        transformers_logging.disable_progress_bar()
         job = Job.model_validate_json(message.job)
         self._checkpoints, self._keep = Path(message.checkpoints_dir), job.checkpoint.keep
         self._trainer = trainer = Trainer.load(job, latest_checkpoint(self._checkpoints))
