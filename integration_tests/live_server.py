@@ -2,11 +2,11 @@
 
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class LiveServer:
     @property
     def pid(self) -> int:
         assert self._spawned is not None, "the server was not started"
-        return self._spawned.pid
+        return self._spawned.process.pid
 
     def start(self) -> None:
         """Starts the process and returns when it listens."""
@@ -60,8 +60,9 @@ class LiveServer:
 
     def kill(self) -> None:
         """Kills the API process with -9, as a power cut would."""
-        os.kill(self.pid, signal.SIGKILL)
-        _reap(self.pid)
+        assert self._spawned is not None, "the server was not started"
+        self._spawned.process.kill()
+        self._spawned.process.wait()
         (self.data_dir / "server.json").unlink()
         self._spawned = None
 
@@ -69,11 +70,8 @@ class LiveServer:
         """Ends it in order if it runs."""
         if self._spawned is None:
             return
-        try:
-            os.kill(self.pid, signal.SIGTERM)
-        except ProcessLookupError:
-            return
-        _reap(self.pid)
+        self._spawned.process.terminate()
+        self._spawned.process.wait(30)
         self._spawned = None
 
     def swarm(self) -> Swarm:
@@ -95,20 +93,18 @@ class LiveServer:
         return (self.data_dir / "server.log").read_text("utf-8", errors="replace")
 
 
-def _reap(pid: int) -> None:
-    """Waits for a child that this process started. The kernel answers as soon as it is gone."""
-    try:
-        os.waitpid(pid, 0)
-    except ChildProcessError:
-        return
+@cache
+def _shared_client() -> OpenAI:
+    """One connection pool for the session: each client of its own would load the certificates anew."""
+    return OpenAI(api_key="each episode has its own", max_retries=0)
 
 
 def say(episode: Episode, text: str, **sampling: Any) -> str:
     """One call through the official OpenAI SDK."""
-    with OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
-        answer = client.chat.completions.create(
-            model=episode.model, messages=[{"role": "user", "content": text}], **{"max_tokens": 8, **sampling}
-        )
+    client = _shared_client().with_options(base_url=episode.base_url, api_key=episode.api_key)
+    answer = client.chat.completions.create(
+        model=episode.model, messages=[{"role": "user", "content": text}], **{"max_tokens": 8, **sampling}
+    )
     return answer.choices[0].message.content or ""
 
 

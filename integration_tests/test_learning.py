@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import openai
@@ -22,11 +24,8 @@ def _wait_for_version(swarm: Swarm, version: int) -> None:
             return
 
 
-def _digits_agent(seed: int):  # noqa: ANN202 - an agent
-    def agent(episode: Episode) -> float:
-        return share_of_digits(say(episode, "digits", max_tokens=12))
-
-    return agent
+def _digits_agent(episode: Episode) -> float:
+    return share_of_digits(say(episode, "digits", max_tokens=12))
 
 
 def test_the_reward_rises(start_server: StartServer) -> None:
@@ -36,7 +35,7 @@ def test_the_reward_rises(start_server: StartServer) -> None:
     with server.swarm() as swarm:
         for round_number in range(7):
             tasks = [{"round": round_number, "task": number} for number in range(4)]
-            report = swarm.run(_digits_agent(round_number), tasks, group_size=8, concurrency=32, progress=False)
+            report = swarm.run(_digits_agent, tasks, group_size=8, concurrency=32, progress=False)
             assert report.failed == 0
             assert report.reward_mean is not None
             means.append(report.reward_mean)
@@ -66,9 +65,8 @@ def test_training_goes_on_when_a_client_is_killed_in_mid_episode(start_server: S
         limits={"max_completion_tokens": 32, "lease_s": 2.0, "drain_timeout_s": 60},
     )
     server.wait_until_rolling()
-    doomed = _start_hanging_client(server)
-    with server.swarm() as swarm:
-        doomed.send_signal(signal.SIGKILL)
+    with _hanging_client(server) as doomed, server.swarm() as swarm:
+        doomed.kill()
         doomed.wait()
         # Its task is wanted by others too: they fill the group, and the slot that it held is refilled.
         report = swarm.run(lambda episode: float(len(say(episode, "x"))), ["doomed"] * 4, progress=False)
@@ -80,66 +78,63 @@ def test_training_goes_on_when_a_client_is_killed_in_mid_episode(start_server: S
     ]
 
 
-def _start_hanging_client(server: LiveServer) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
+@contextmanager
+def _hanging_client(server: LiveServer) -> Iterator[subprocess.Popen[str]]:
+    """A client process that has made a call and will never finish its episode."""
+    with subprocess.Popen(
         [sys.executable, "-c", _HANGING_CLIENT, server.url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("ep_")
-    return process
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ep_")
+        yield process
 
 
 def test_kill_9_of_the_server_loses_nothing_that_was_acknowledged(start_server: StartServer) -> None:
     server = start_server(batch={"policy": "groups", "size": 1, "group_size": 4})
     server.wait_until_rolling()
     with server.swarm() as swarm:
-        swarm.run(lambda episode: float(len(say(episode, "a"))), ["first"], group_size=4, progress=False)
+        swarm.run(lambda episode: float(len(say(episode, "a"))), ["first"] * 4, progress=False)
         _wait_for_version(swarm, 1)
-        finished = []
-        for number in range(3):
-            with swarm.episode(task="second") as episode:
-                say(episode, "b")
-                episode.reward(number)
-            finished.append(episode.id)
-        survivor = swarm.episode(task="second")
-        still_open = survivor.__enter__()
-        say(still_open, "before the kill")
-        server.kill()
+        report = swarm.run(lambda episode: float(len(say(episode, "b"))), ["second"] * 3, progress=False)
+    with server.http() as http:
+        survivor = http.post("/api/episodes", json={"request_id": "survivor", "task": "second"}).json()
+    _chat(server, survivor, "before the kill")
+    server.kill()
 
     server.start()
     server.wait_until_rolling()
     with server.swarm() as swarm:
         status = swarm.status()
         assert (status.step, status.weight_version) == (1, 1)
-        assert status.pool.finished_episodes == 3
-        assert status.pool.open_episodes == 1
-        # The agent's key outlives the server: the episode that was open goes on, at the new address.
-        assert server.rows("SELECT count(*) FROM calls WHERE episode_id = ?", still_open.id) == [(1,)]
-        _call_with_key(server, still_open)
-        _finish_with_control_key(server, still_open, 3.0)
+        assert (status.pool.finished_episodes, status.pool.open_episodes) == (3, 1)
+        # The keys outlive the server: the episode that was open goes on, at the new address, and completes its group.
+        _chat(server, survivor, "after the kill")
+        _finish(server, survivor, reward=3.0)
         _wait_for_version(swarm, 2)
-    trained = server.rows("SELECT id, batch_id IS NOT NULL FROM episodes WHERE task_id = (SELECT task_id FROM episodes WHERE id = ?)", still_open.id)
-    assert {row[0] for row in trained} == {*finished, still_open.id}
-    assert all(row[1] for row in trained)
+    batch = server.rows("SELECT batch_id FROM episodes WHERE id = ?", survivor["episode_id"])
+    assert batch[0][0] is not None
+    trained = {row[0] for row in server.rows("SELECT id FROM episodes WHERE batch_id = ?", batch[0][0])}
+    assert trained == {survivor["episode_id"], *(record.episode_id for record in report.records)}
+    assert server.rows("SELECT count(*) FROM calls WHERE episode_id = ?", survivor["episode_id"]) == [(2,)]
 
 
-def _call_with_key(server: LiveServer, episode: Episode) -> None:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=episode.api_key) as client:
+def _chat(server: LiveServer, grant: dict[str, str], text: str) -> None:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=grant["api_key"]) as client:
         client.chat.completions.create(
-            model=episode.model, messages=[{"role": "user", "content": "after the kill"}], max_tokens=4
+            model=grant["model"], messages=[{"role": "user", "content": text}], max_tokens=4
         )
 
 
-def _finish_with_control_key(server: LiveServer, episode: Episode, reward: float) -> None:
+def _finish(server: LiveServer, grant: dict[str, str], reward: float) -> None:
     with server.http() as http:
         answer = http.post(
-            f"/api/episodes/{episode.id}/finish",
+            f"/api/episodes/{grant['episode_id']}/finish",
             json={"reward": reward},
-            headers={"Authorization": f"Bearer {episode._grant.control_key}"},  # noqa: SLF001 - a client that survived knows it
+            headers={"Authorization": f"Bearer {grant['control_key']}"},
         )
     assert answer.status_code == 200, answer.text
 

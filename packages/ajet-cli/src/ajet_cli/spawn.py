@@ -19,7 +19,7 @@ class SpawnedServer:
     """A server process that listens."""
 
     url: str
-    pid: int
+    process: subprocess.Popen[bytes]
     log: Path
 
 
@@ -42,7 +42,7 @@ def spawn_server(data_dir: Path, arguments: Sequence[str]) -> SpawnedServer:
             raise EngineFailedError(f"the server ended at once: {_tail(log)}")
         info = _read_info(data_dir)
         if info and info.get("pid") == process.pid:
-            return SpawnedServer(str(info["url"]), process.pid, log)
+            return SpawnedServer(str(info["url"]), process, log)
         time.sleep(0.05)
     process.kill()
     raise EngineFailedError(f"the server did not listen within {_LISTEN_TIMEOUT_S:g} s: {_tail(log)}")

@@ -3,14 +3,26 @@
 import math
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from ajet_core.errors import RewardError
 
 MAX_ABS_REWARD = 1e6
 """A larger one is taken for a mistake: it would drown every other rollout of its group."""
 
-Reward = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_ABS_REWARD, le=MAX_ABS_REWARD, strict=False)]
+
+
+def _refuse_text(value: object) -> object:
+    if isinstance(value, str | bytes):
+        raise ValueError("a reward is a number, not text")
+    return value
+
+
+Reward = Annotated[
+    float,
+    BeforeValidator(_refuse_text),
+    Field(allow_inf_nan=False, ge=-MAX_ABS_REWARD, le=MAX_ABS_REWARD, strict=False),
+]
 
 
 def validate_reward(value: object, field: str = "reward") -> float:

@@ -21,6 +21,8 @@ from .timelines import Timeline
 from .tracker import Tracker, merge
 from .weights import episode_mean, group_mean, sequence_mean, token_mean
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Call",
     "CallError",
@@ -34,6 +36,7 @@ __all__ = [
     "PathTooLongError",
     "Timeline",
     "Tracker",
+    "__version__",
     "backend",
     "episode_mean",
     "group_mean",

@@ -14,13 +14,13 @@ A worker that dies in any state is replaced; calls wait in the supervisor meanwh
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
-from ajet_core.errors import AjetError, EngineFailedError, StorageError, UnavailableError
+from ajet_core.errors import AjetError, ConflictError, EngineFailedError, StorageError, UnavailableError
 from ajet_core.events import (
     EngineState,
     StateChanged,
@@ -33,12 +33,12 @@ from ajet_core.events import (
 from ajet_core.ids import new_batch_id
 
 from ajet_server.capture import records, steps
-from ajet_server.capture.ledger import Ledger
+from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
 from ajet_server.worker import protocol
-from ajet_server.worker.process import WorkerRefusedError
+from ajet_server.worker.process import WORKER_COMMAND, WorkerRefusedError
 from ajet_server.worker.supervisor import Supervisor
 
 log = logging.getLogger("ajet.conductor")
@@ -53,7 +53,14 @@ class Conductor:
     """Runs one job. `start` returns at once; `state` and `cause` tell how it goes."""
 
     def __init__(
-        self, job: Job, checkpoints: Path, ledger: Ledger, episodes: Episodes, pool: Pool, events: EventLog
+        self,
+        job: Job,
+        checkpoints: Path,
+        ledger: Ledger,
+        episodes: Episodes,
+        pool: Pool,
+        events: EventLog,
+        worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         self._job = job
         self._checkpoints = checkpoints
@@ -63,8 +70,11 @@ class Conductor:
         self._events = events
         self._tasks: list[asyncio.Task[None]] = []
         self._told: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._choosing = asyncio.Lock()
+        """Held while episodes are taken for a batch or set aside: none may be both."""
         self._rolling_since = time.monotonic()
-        self.supervisor = Supervisor(job.limits.update_silence_s, self._on_progress)
+        self.supervisor = Supervisor(job.limits.update_silence_s, self._on_progress, worker_command)
         self.state = EngineState.OFFLINE
         self.cause = "not started"
         self.step = ledger.read_now(steps.step_count)
@@ -75,14 +85,19 @@ class Conductor:
 
     @property
     def active(self) -> bool:
-        """True while the loop runs."""
-        return any(not task.done() for task in self._tasks)
+        """True while the loop runs. It ends when it is stopped and when it fails."""
+        return bool(self._tasks) and not self._tasks[0].done()
 
     def start(self) -> None:
         """Begins to boot. Does nothing while the loop runs."""
         if self.active:
             return
+        if self._stopping:
+            raise ConflictError("the engine is being stopped; start it when it is offline")
+        for task in self._tasks:
+            task.cancel()  # a loop that failed leaves its janitor at work
         self.restarts = 0
+        self.state, self.cause = EngineState.BOOTING, "starting"
         self._tasks = [
             asyncio.create_task(self._run(), name="conductor"),
             asyncio.create_task(self._clean(), name="janitor"),
@@ -91,12 +106,17 @@ class Conductor:
 
     async def stop(self, cause: str) -> None:
         """Ends the loop and the worker. A step that is cut off is done again at the next start."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.supervisor.shut_down()
-        self.supervisor.refuse_all(UnavailableError(f"the engine is offline: {cause}", retry_after_s=5.0))
-        await self._enter(EngineState.OFFLINE, cause)
+        self._stopping = True
+        try:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self.state, self.cause = EngineState.OFFLINE, cause
+            self.supervisor.refuse_all(UnavailableError(f"the engine is offline: {cause}", retry_after_s=5.0))
+            await self.supervisor.shut_down()
+            await self._enter_at_last(EngineState.OFFLINE, cause)
+        finally:
+            self._stopping = False
 
     def admit(self, kind: EpisodeKind) -> None:
         """Raises `UnavailableError` unless an episode of this kind may be opened now."""
@@ -124,10 +144,17 @@ class Conductor:
                     await self._replace_worker(error)
         except AjetError as error:
             log.error("training stopped: %s", error.message)
-            self.state, self.cause = EngineState.FAILED, error.message
-            self.supervisor.refuse_all(EngineFailedError(f"the engine failed: {error.message}"))
-            await self.supervisor.shut_down()
-            await self._enter(EngineState.FAILED, error.message)
+            await self._fail(error.message)
+        except Exception as error:
+            # The boundary of the task: a mistake of ours must be seen as the cause, not as a state that never ends.
+            log.exception("training stopped")
+            await self._fail(f"{type(error).__name__}: {error}")
+
+    async def _fail(self, cause: str) -> None:
+        await self.supervisor.shut_down()
+        self.state, self.cause = EngineState.FAILED, cause
+        self.supervisor.refuse_all(EngineFailedError(f"the engine failed: {cause}"))
+        await self._enter_at_last(EngineState.FAILED, cause)
 
     async def _replace_worker(self, error: EngineFailedError) -> None:
         self.restarts += 1
@@ -149,7 +176,7 @@ class Conductor:
     async def _reconcile(self, loaded: protocol.Loaded) -> None:
         """Makes ledger and checkpoint agree, and redoes a batch that was cut off."""
         planned = self._ledger.read_now(steps.planned_batch)
-        self.step = self._ledger.read_now(steps.step_count)
+        self.step, self.last_report = self._ledger.read_now(steps.step_count), self._ledger.read_now(steps.last_report)
         if planned and loaded.step == planned.step and loaded.last_batch_id == planned.batch_id:
             report = StepReport.model_validate_json(loaded.last_report or b"")
             await self._record_step(planned, report, str(self._checkpoints), rollout_s=0.0)
@@ -171,6 +198,8 @@ class Conductor:
         await self._enter(EngineState.DRAINING, "a batch is complete; open episodes may finish")
         await self._unless_lost(self._drain())
         planned = await self._plan()
+        if planned is None:
+            return
         await self._train(planned, time.monotonic() - self._rolling_since)
         await self._sync()
 
@@ -188,14 +217,24 @@ class Conductor:
             await self._episodes.changed(seen, min(left, _JANITOR_EVERY_S))
         await self.supervisor.close_gate(max(deadline - time.monotonic(), _MIN_PATIENCE_S))
 
-    async def _plan(self) -> steps.PlannedBatch:
-        """Binds the batch to its episodes, durably, before any of them is trained."""
-        take = self._pool.decision().take
-        planned = steps.PlannedBatch(new_batch_id(), self.step + 1)
-        await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)))
-        self._pool.take(take)
+    async def _plan(self) -> steps.PlannedBatch | None:
+        """Binds the batch to its episodes, durably, before any of them is trained.
+
+        Returns None when too few are left: those that finished late may be older than `max_staleness` allows.
+        """
+        async with self._choosing:
+            await self._episodes.set_aside_unusable(self.weight_version)
+            take = self._pool.decision().take
+            if not take:
+                return None
+            planned = steps.PlannedBatch(new_batch_id(), self.step + 1)
+            await to_the_end(self._bind(planned, take))
         await self._enter(EngineState.UPDATING, f"step {planned.step} on {len(take)} episodes")
         return planned
+
+    async def _bind(self, planned: steps.PlannedBatch, take: tuple[str, ...]) -> None:
+        await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)))
+        self._pool.take(take)
 
     async def _train(self, planned: steps.PlannedBatch, rollout_s: float) -> None:
         episodes = await self._ledger.read(lambda db: records.batch_episodes(db, planned.batch_id))
@@ -215,7 +254,7 @@ class Conductor:
         await self._enter(EngineState.SYNCING, f"the engine takes weight version {self.step}")
         synced = await self.supervisor.sync(self.step)
         self.weight_version = synced.weight_version
-        await self._episodes.set_aside_unusable(self.weight_version)
+        await self._set_aside()
         await self._events.emit(
             WeightsSynced(
                 weight_version=synced.weight_version,
@@ -224,6 +263,10 @@ class Conductor:
                 seconds=synced.seconds,
             )
         )
+
+    async def _set_aside(self) -> None:
+        async with self._choosing:
+            await self._episodes.set_aside_unusable(self.weight_version)
 
     async def _unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
         """Awaits `work`, or raises why the worker was lost, whichever comes first."""
@@ -245,8 +288,8 @@ class Conductor:
             await asyncio.sleep(_JANITOR_EVERY_S)
             try:
                 await self._episodes.expire_silent()
-                await self._episodes.set_aside_unusable(self.weight_version)
-            except StorageError as error:
+                await self._set_aside()
+            except AjetError as error:
                 # The disk may recover; what could not be recorded is still due at the next round.
                 log.error("janitor: %s", error.message)
 
@@ -257,6 +300,13 @@ class Conductor:
         await self._events.emit(
             StateChanged(state=state, cause=cause, step=self.step, weight_version=self.weight_version)
         )
+
+    async def _enter_at_last(self, state: EngineState, cause: str) -> None:
+        """Enters a state in which the loop ends: it is entered even if the disk refuses to record it."""
+        try:
+            await self._enter(state, cause)
+        except StorageError as error:
+            log.error("%s", error.message)
 
     def _on_progress(self, message: protocol.Progress) -> None:
         event = UpdateProgress(step=self.step + 1, stage=message.stage, done=message.done, total=message.total)

@@ -40,6 +40,7 @@ class DataDir:
             self.checkpoints.mkdir(exist_ok=True)
             self._lock = FileLock(self.path / "lock", timeout=0)
             self._lock.acquire()
+            _info_file(self.path).unlink(missing_ok=True)  # left by a server that was killed
         except Timeout:
             raise StorageError(f"data folder {self.path} is in use by another server{self._holder()}") from None
         except OSError as error:
@@ -81,5 +82,5 @@ def read_server_info(data_dir: Path) -> ServerInfo | None:
     try:
         data = json.loads(_info_file(data_dir.expanduser()).read_text("utf-8"))
         return ServerInfo(str(data["url"]), int(data["pid"]), float(data["started_at"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None

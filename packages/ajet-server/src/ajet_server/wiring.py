@@ -9,8 +9,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ajet_core.config import Job
 from ajet_core.errors import ConfigError, ConflictError, StorageError, UnavailableError
@@ -31,9 +32,10 @@ from ajet_server.models.folder import open_model_folder
 from ajet_server.observe.bus import EventLog
 from ajet_server.observe.metrics import Metrics
 from ajet_server.settings import ServerSettings
+from ajet_server.worker.process import WORKER_COMMAND
 
 _FIXED = ("model.path", "method", "lora")
-"""Fields of a job that its checkpoints depend on."""
+"""Fields of a job that its checkpoints depend on; the captured episodes depend on the first."""
 _NO_JOB = "this server has no job yet: put one with PUT /api/job, then POST /api/start"
 
 
@@ -51,8 +53,9 @@ class Runtime:
 class Server:
     """One swarm server. Made before the socket listens, so that a bad folder or job is told at the command line."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, worker_command: Sequence[str] = WORKER_COMMAND) -> None:
         self.settings = settings
+        self._worker_command = worker_command
         self.on_shutdown: Callable[[], None] | None = None
         self.data_dir = DataDir(settings.data_dir)
         self._started_at = time.monotonic()
@@ -70,7 +73,7 @@ class Server:
         try:
             job = settings.job or self._stored_job()
             if job is not None:
-                self._prepare(job)
+                self._take(*self._check(job))
         except BaseException:
             self.ledger.close()
             self.data_dir.close()
@@ -102,7 +105,12 @@ class Server:
         """
         if self._runtime and self._runtime.conductor.active:
             raise ConflictError(f"the engine is {self.state}; stop it before you change the job")
-        await asyncio.to_thread(self._prepare, job)
+        job, renderer = await asyncio.to_thread(self._check, job)
+        if self._runtime:
+            if self._runtime.conductor.active:
+                raise ConflictError(f"the engine is {self.state}; it was started while the job was checked")
+            await self._runtime.conductor.stop("the job is being changed")
+        self._take(job, renderer)
 
     def start(self) -> None:
         """Starts the engine."""
@@ -121,10 +129,12 @@ class Server:
 
     async def close(self) -> None:
         """Stops everything in order."""
-        await self.stop("the server is shutting down")
-        await self.events.close()
-        self.ledger.close()
-        self.data_dir.close()
+        try:
+            await self.stop("the server is shutting down")
+            await self.events.close()
+        finally:
+            self.ledger.close()
+            self.data_dir.close()
 
     def status(self) -> StatusView:
         """One look at everything."""
@@ -172,20 +182,26 @@ class Server:
                 f"the job stored in {self.ledger.file} does not suit this ajet; give one with --job: {error}"
             ) from error
 
-    def _prepare(self, job: Job) -> None:
-        stored = self.ledger.read_now(lambda db: steps.get_meta(db, "job"))
-        if stored and self.ledger.read_now(steps.step_count):
-            _refuse_other_model(Job.model_validate_json(stored), job)
+    def _check(self, job: Job) -> tuple[Job, ChatRenderer]:
+        """Returns the job with its model's absolute path. May take a second: large vocabularies load slowly."""
         folder = open_model_folder(job.model.path)
         job = job.model_copy(update={"model": job.model.model_copy(update={"path": str(folder.path)})})
-        renderer = ChatRenderer(folder)
+        stored = self._stored_job()
+        if stored is not None and self.ledger.read_now(records.holds_train_episodes):
+            _refuse_other_model(stored, job, _FIXED if self.ledger.read_now(steps.step_count) else _FIXED[:1])
+        return job, ChatRenderer(folder)
+
+    def _take(self, job: Job, renderer: ChatRenderer) -> None:
+        """Makes the components: in one go and after every earlier write, so that they restore what there is."""
+        self.ledger.write_now(lambda db: steps.set_meta(db, "job", job.model_dump_json()))
         pool = Pool(job.batch, quiet_s=job.limits.lease_s)
         episodes = Episodes(self.ledger, pool, self.keys, self.events, job.limits)
         episodes.restore()
-        conductor = Conductor(job, self.data_dir.checkpoints, self.ledger, episodes, pool, self.events)
-        name = job.model.served_name or folder.path.name
+        conductor = Conductor(
+            job, self.data_dir.checkpoints, self.ledger, episodes, pool, self.events, self._worker_command
+        )
+        name = job.model.served_name or Path(job.model.path).name
         gateway = Gateway(job, name, renderer, conductor, episodes, self.ledger, self.metrics)
-        self.ledger.write_now(lambda db: steps.set_meta(db, "job", job.model_dump_json()))
         self._runtime = Runtime(job, pool, episodes, conductor, gateway)
 
     def _watch(self) -> None:
@@ -202,12 +218,12 @@ class Server:
             self.metrics.watch(name, text, lambda read=read: read(self.status()))
 
 
-def _refuse_other_model(stored: Job, job: Job) -> None:
-    for field in _FIXED:
+def _refuse_other_model(stored: Job, job: Job, fixed: tuple[str, ...]) -> None:
+    for field in fixed:
         before, now = _at(stored, field), _at(job, field)
         if before != now:
             raise ConfigError(
-                f"{field}: this data folder was trained with {before!r}, the job says {now!r}; use another data folder "
+                f"{field}: this data folder was used with {before!r}, the job says {now!r}; use another data folder "
                 "or the old value",
                 field=field,
             )
@@ -215,5 +231,5 @@ def _refuse_other_model(stored: Job, job: Job) -> None:
 
 def _at(job: Job, field: str) -> object:
     if field == "model.path":
-        return str(open_model_folder(job.model.path).path)
+        return job.model.path
     return job.adapter if field == "lora" else getattr(job, field)

@@ -20,18 +20,19 @@ def fresh(folder: Path, make_engine: MakeEngine) -> TorchEngine:
 def test_a_group_computes_its_prompt_once(fresh: TorchEngine) -> None:
     prompt = random_ids(1, 100)
     done = drain(fresh, [request(str(at), prompt, 5, temperature=1.0, seed=at) for at in range(8)])
-    # 7 calls compute the last prompt token again, to sample from; the last sampled token is never computed.
-    assert fresh.computed_tokens == 100 + 7 + sum(len(item.token_ids) - 1 for item in done.values())
-    assert sorted(item.cached_tokens for item in done.values()) == [0] + 7 * [99]
+    # The last sampled token is never computed.
+    assert fresh.computed_tokens == 100 + sum(len(item.token_ids) - 1 for item in done.values())
+    assert sorted(item.cached_tokens for item in done.values()) == [0] + 7 * [100]
+    assert len({tuple(item.token_ids) for item in done.values()}) == 8
 
 
 def test_without_a_cache_a_group_still_computes_its_prompt_once(folder: Path, make_engine: MakeEngine) -> None:
     engine = make_engine(folder, prefix_cache_tokens=0)
     prompt = random_ids(1, 100)
     drain(engine, [request(str(at), prompt, 5) for at in range(8)])
-    assert engine.computed_tokens == 100 + 7 + 8 * 4
+    assert engine.computed_tokens == 100 + 8 * 4
     drain(engine, [request("later", prompt, 1)])
-    assert engine.computed_tokens == 100 + 7 + 8 * 4 + 100
+    assert engine.computed_tokens == 100 + 8 * 4 + 100
 
 
 def test_a_reused_beginning_changes_nothing(fresh: TorchEngine, folder: Path, make_engine: MakeEngine) -> None:
@@ -55,6 +56,16 @@ def test_the_same_prompt_again_computes_its_last_token_only(fresh: TorchEngine) 
     assert (again.cached_tokens, fresh.computed_tokens - before) == (39, 3)
 
 
+def test_calls_that_join_a_group_late_compute_one_token_of_the_prompt(fresh: TorchEngine) -> None:
+    prompt = random_ids(1, 30)
+    fresh.submit(request("0", prompt, 5))
+    fresh.step()
+    done = drain(fresh, [request("1", prompt, 5)])
+    assert (fresh.computed_tokens, done["1"].cached_tokens) == (30 + 4 + 1 + 4, 29)
+    assert done["0"].token_ids.tolist() == done["1"].token_ids.tolist()
+    np.testing.assert_allclose(done["0"].logprobs, done["1"].logprobs, atol=1e-5)
+
+
 def test_those_who_wait_for_a_cancelled_call_compute_the_prompt_themselves(fresh: TorchEngine) -> None:
     prompt = random_ids(6, 100)
     for at in range(3):
@@ -64,7 +75,7 @@ def test_those_who_wait_for_a_cancelled_call_compute_the_prompt_themselves(fresh
     done = drain(fresh)
     assert done["1"].token_ids.tolist() == done["2"].token_ids.tolist()
     # The first chunk of 32 that the cancelled call had computed is not computed again.
-    assert fresh.computed_tokens == 100 + 1 + 2
+    assert fresh.computed_tokens == 100 + 2
 
 
 def test_new_weights_change_what_is_sampled_and_forget_the_old_keys(

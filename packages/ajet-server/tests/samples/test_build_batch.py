@@ -1,9 +1,9 @@
 import msgspec
 import numpy as np
 import pytest
+
 from ajet_core.config import AlgorithmConfig
 from ajet_core.errors import RequestError
-
 from ajet_server.samples.merge import build_batch
 from ajet_server.worker.protocol import CallRow, EpisodeRow
 

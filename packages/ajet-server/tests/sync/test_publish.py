@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ajet_core.errors import EngineFailedError
 from trainer_reference import micro_job, mixed_batch, quiet, reference_model
 
+from ajet_core.errors import EngineFailedError
 from ajet_server.engines.base import IntIds, Logprobs
 from ajet_server.sync.canary import PROBE_TOKENS, probe, probe_ids
 from ajet_server.sync.publish import publish
@@ -47,11 +47,10 @@ class CachingEngine:
             logits = self.model(input_ids=ids[:, :half], cache=cache, use_cache=True).logits
             self._prefixes[token_ids.tobytes()] = cache, logits
         cache, logits = self._prefixes[token_ids.tobytes()]
-        parts = [logits]
-        for at in range(half, len(token_ids) - 1):
-            parts.append(self.model(input_ids=ids[:, at : at + 1], cache=cache, use_cache=True).logits)
+        steps = range(half, len(token_ids) - 1)
+        new = [self.model(input_ids=ids[:, at : at + 1], cache=cache, use_cache=True).logits for at in steps]
         cache.crop(half + 1 - len(token_ids))
-        logprobs = torch.cat(parts, 1)[0].log_softmax(-1)
+        logprobs = torch.cat([logits, *new], 1)[0].log_softmax(-1)
         if self.fault == "nan":
             logprobs[3] = torch.nan
         return logprobs.gather(1, ids[0, 1:, None])[:, 0].numpy()

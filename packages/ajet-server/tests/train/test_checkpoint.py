@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ajet_core.errors import ConfigError, StorageError
 
+from ajet_core.errors import ConfigError, StorageError
 from ajet_server.train.checkpoint import (
     FORMAT,
     FileEntry,
@@ -31,7 +31,7 @@ def manifest(step: int) -> Callable[[dict[str, FileEntry]], Manifest]:
 def fill(folder: Path) -> None:
     (folder / "adapter").mkdir()
     (folder / "adapter" / "weights").write_bytes(b"weights")
-    (folder / "optimizer").write_bytes(b"")
+    (folder / "optimizer").write_bytes(b"moments")
 
 
 def write(directory: Path, step: int = 3) -> Path:
@@ -70,13 +70,11 @@ def test_latest_and_prune_go_by_number_and_leftovers_are_removed(tmp_path: Path)
 def test_damage_is_named(tmp_path: Path, name: str, damage: str) -> None:
     file = write(tmp_path) / name
     data = file.read_bytes()
-    if (damage == "flip" or damage == "truncate") and not data:
-        pytest.skip("an empty file has nothing to flip")
     if damage == "remove":
         file.unlink()
     else:
         middle = len(data) // 2
-        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :] if data else b""
+        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
         file.write_bytes({"flip": flipped, "truncate": data[:-1], "grow": data + b"x"}[damage])
     with pytest.raises(StorageError, match=file.name):
         read_manifest(tmp_path / "step-000003")
@@ -134,7 +132,7 @@ def test_everything_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: py
     rename, fsync = os.rename, os.fsync
 
     def record_fsync(descriptor: int) -> None:
-        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         fsync(descriptor)
 
     def record_rename(source: Path, target: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ajet_core.config import AlgorithmConfig, LoraConfig
-from ajet_merge import Call, merge
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -26,6 +24,8 @@ from trainer_reference import (
     to_double,
 )
 
+from ajet_core.config import AlgorithmConfig, LoraConfig
+from ajet_merge import Call, merge
 from ajet_server.samples.merge import build_batch
 from ajet_server.train.forward import PackTensors
 from ajet_server.train.lora import add_adapter

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 import torch
-from ajet_core.config import ModelConfig
-from ajet_core.errors import ConfigError
 from trainer_reference import micro_job
 from transformers import Gemma2Config, JambaConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3NextConfig
 
+from ajet_core.config import ModelConfig
+from ajet_core.errors import ConfigError
 from ajet_server.models.load import load_causal_lm
 from ajet_server.train.attention import ATTENTION
 from ajet_server.train.support import refuse_unsupported, verify_exact

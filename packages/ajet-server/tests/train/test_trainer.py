@@ -7,8 +7,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from ajet_core.errors import ConfigError, RequestError, StorageError
-from ajet_core.events import StepReport
 from peft import PeftModel
 from trainer_reference import (
     VOCAB,
@@ -23,6 +21,8 @@ from trainer_reference import (
 )
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ajet_core.errors import ConfigError, RequestError, StorageError
+from ajet_core.events import StepReport
 from ajet_server.samples.merge import build_batch
 from ajet_server.train.checkpoint import latest_checkpoint
 from ajet_server.train.trainer import Trainer
@@ -226,8 +226,8 @@ def test_full_training_in_bfloat16_keeps_small_updates(model_folder: Path) -> No
 
 def test_the_adapter_is_seeded(model_folder: Path) -> None:
     state = torch.get_rng_state()
-    first, again = (Trainer.load(micro_job(model_folder, **{"seed": 4})) for _ in range(2))  # pyright: ignore
-    other = Trainer.load(micro_job(model_folder, **{"seed": 5}))  # pyright: ignore
+    first, again = (Trainer.load(micro_job(model_folder, seed=4)) for _ in range(2))
+    other = Trainer.load(micro_job(model_folder, seed=5))
     assert same(parameters(first), parameters(again))
     assert not same(parameters(first), parameters(other))
     assert torch.equal(state, torch.get_rng_state())

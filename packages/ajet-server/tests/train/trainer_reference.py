@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from ajet_core.config import AlgorithmConfig, Job
-from ajet_merge import Call
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from ajet_core.config import AlgorithmConfig, Job
+from ajet_merge import Call
 from ajet_server.worker.protocol import CallRow, EpisodeRow
 
 VOCAB = 512
@@ -24,7 +24,7 @@ def quiet(stage: str, done: int, total: int) -> None:
     """Progress that nobody watches."""
 
 
-def micro_job(folder: Path, method: str = "lora", **sections: dict[str, Any]) -> Job:
+def micro_job(folder: Path, method: str = "lora", **sections: Any) -> Job:
     """A job on the micro model, with a learning rate that moves it."""
     fields: dict[str, Any] = {
         "model": {"path": str(folder), "device": "cpu"},

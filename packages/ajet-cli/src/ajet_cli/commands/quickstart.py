@@ -17,6 +17,7 @@ from ajet_cli.quickstart.progress import Progress
 
 _RECONNECT_S = 2.0
 _FOLLOWER_ENDS_S = 5.0
+_SERVER_ENDS_S = 30.0
 
 
 @click.command()
@@ -61,6 +62,7 @@ def _run(plan: setup.Plan, progress: Progress, console: Console) -> None:
     finally:
         with Swarm(server.url) as swarm:
             swarm.shutdown()
+        server.process.wait(_SERVER_ENDS_S)
         follower.join(_FOLLOWER_ENDS_S)
 
 

@@ -50,8 +50,9 @@ def start(
     if detach:
         arguments = ["--host", host, "--port", str(port), *(["--job", str(job_file)] if job_file else []), *overrides]
         spawned = spawn_server(data_dir, arguments)
-        text = f"listening on {spawned.url} (process {spawned.pid}); log in {spawned.log}"
-        show({"url": spawned.url, "pid": spawned.pid, "log": str(spawned.log)}, text, as_json=as_json)
+        pid = spawned.process.pid
+        text = f"listening on {spawned.url} (process {pid}); log in {spawned.log}"
+        show({"url": spawned.url, "pid": pid, "log": str(spawned.log)}, text, as_json=as_json)
         return
     try:
         from ajet_server.app import serve

@@ -6,17 +6,18 @@ that finish together cost a few fsyncs. The queue is bounded: a slow disk slows 
 """
 
 import asyncio
+import contextlib
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from ajet_core.errors import AjetError, StorageError
+from ajet_core.errors import StorageError
 
-from ajet_server.capture.schema import migrate
+from ajet_server.capture.schema import APPLICATION_ID, migrate, refuse_newer
 
 T = TypeVar("T")
 Statement = Callable[[sqlite3.Connection], T]
@@ -24,6 +25,19 @@ Statement = Callable[[sqlite3.Connection], T]
 
 _MAX_WAITING = 1024
 _MAX_GROUP = 256
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits `work` to its end even if the caller is cancelled meanwhile; the cancellation follows then.
+
+    For a write and the change in memory that mirrors it: one without the other would leave them apart.
+    """
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 class Ledger:
@@ -37,18 +51,14 @@ class Ledger:
         self._file = file
         self._queue: queue.SimpleQueue[tuple[Statement[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._slots = asyncio.Semaphore(_MAX_WAITING)
-        self._reader_lock = threading.Lock()
-        self._writer = _connect(file)
+        self._closing = threading.Lock()
+        self._closed = False
         try:
-            _check(self._writer, file)
-            migrate(self._writer)
-        except sqlite3.DatabaseError as error:
-            self._writer.close()
-            raise _corrupted(file, error) from error
-        except BaseException:
-            self._writer.close()
-            raise
-        self._reader = _connect(file)
+            _check(file)
+            self._writer = _open_writer(file)
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"the ledger {file} cannot be used: {error}") from error
+        self._quick, self._reader = _Reader(file), _Reader(file)
         self._thread = threading.Thread(target=self._write_loop, name="ledger-writer", daemon=True)
         self._thread.start()
 
@@ -66,31 +76,36 @@ class Ledger:
             StorageError: the disk refused (full, read-only, failing); nothing of the statement was kept.
         """
         async with self._slots:
-            future: Future[T] = Future()
-            self._queue.put((statement, future))
+            future = self._enqueue(statement)
             # Shielded: a caller that is cancelled must not tear a statement out of the group it commits with.
             return await asyncio.shield(asyncio.wrap_future(future))
 
     def write_now(self, statement: Statement[T]) -> T:
         """The same, blocking: for start-up."""
-        future: Future[T] = Future()
-        self._queue.put((statement, future))
-        return future.result()
+        return self._enqueue(statement).result()
 
     async def read(self, statement: Statement[T]) -> T:
-        """Runs a query in a thread, on a connection that sees every durable write."""
-        return await asyncio.to_thread(self.read_now, statement)
+        """Runs a query in a thread, on a connection that sees every durable write.
+
+        Raises:
+            StorageError: the file cannot be read.
+        """
+        return await asyncio.to_thread(self._reader.run, statement)
 
     def read_now(self, statement: Statement[T]) -> T:
-        """The same, blocking: for start-up and for small look-ups by key."""
-        with self._reader_lock:
-            return statement(self._reader)
+        """The same, blocking: for start-up and for small look-ups by key. It never waits for a `read`."""
+        return self._quick.run(statement)
 
     def close(self) -> None:
-        """Commits what waits and closes the file."""
-        self._queue.put(None)
+        """Commits what waits and closes the file. Again is harmless."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._queue.put(None)
         self._thread.join()
         self._writer.close()
+        self._quick.close()
         self._reader.close()
 
     def __enter__(self) -> Self:
@@ -98,6 +113,14 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _enqueue(self, statement: Statement[T]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._closing:
+            if self._closed:
+                raise StorageError(f"the ledger {self._file} is closed; nothing was recorded")
+            self._queue.put((statement, future))
+        return future
 
     def _write_loop(self) -> None:
         closing = False
@@ -121,8 +144,7 @@ class Ledger:
             outcomes = [(future, *_run(self._writer, statement)) for statement, future in group]
             self._writer.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+            self._roll_back()
             failure = StorageError(f"the ledger {self._file} could not be written: {error}; nothing was recorded")
             outcomes = [(future, None, failure) for _, future in group]
         for future, result, problem in outcomes:
@@ -131,12 +153,20 @@ class Ledger:
             else:
                 future.set_result(result)
 
+    def _roll_back(self) -> None:
+        if self._writer.in_transaction:
+            # A disk that fails at this too leaves a transaction that the next BEGIN stumbles over, and undoes.
+            with contextlib.suppress(sqlite3.Error):
+                self._writer.execute("ROLLBACK")
+
 
 def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any, Exception | None]:
     connection.execute("SAVEPOINT one")
     try:
         result = statement(connection)
-    except (AjetError, sqlite3.IntegrityError) as error:
+    except sqlite3.OperationalError:
+        raise  # the disk, not the statement
+    except Exception as error:  # the thread's boundary: it goes to whoever sent the statement
         connection.execute("ROLLBACK TO one")
         connection.execute("RELEASE one")
         return None, error
@@ -144,19 +174,62 @@ def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any
     return result, None
 
 
-def _connect(file: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30)
+class _Reader:
+    """One connection for queries, one query at a time."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self._connection = _connect(file)
+
+    def run(self, statement: Statement[T]) -> T:
+        with self._lock:
+            try:
+                return statement(self._connection)
+            except sqlite3.Error as error:
+                raise StorageError(f"the ledger {self._file} could not be read: {error}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+def _connect(file: Path | str, *, uri: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30, uri=uri)
     connection.row_factory = sqlite3.Row
     return connection
 
 
-def _check(connection: sqlite3.Connection, file: Path) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-    if problem != "ok":
-        raise _corrupted(file, problem)
+def _open_writer(file: Path) -> sqlite3.Connection:
+    connection = _connect(file)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        migrate(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(file: Path) -> None:
+    """Refuses a file that is corrupted or no ledger of ours, through a connection that cannot write."""
+    if not file.exists() or file.stat().st_size == 0:
+        return
+    with contextlib.closing(_connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
+            problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+        except sqlite3.OperationalError:
+            raise  # it cannot be opened
+        except sqlite3.DatabaseError as error:
+            raise _corrupted(file, error) from error
+        if problem != "ok":
+            raise _corrupted(file, problem)
+        if owner != APPLICATION_ID:
+            raise StorageError(f"{file} is not a ledger of ajet; it was not changed. Start with another data folder")
+        refuse_newer(connection)
 
 
 def _corrupted(file: Path, problem: object) -> StorageError:

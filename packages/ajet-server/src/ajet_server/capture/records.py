@@ -53,6 +53,21 @@ class CallRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CallsSoFar:
+    """What the recorded calls of an open episode amount to.
+
+    Attributes:
+        count: how many there are.
+        next_seq: the `seq` that is free. It may exceed `count`: a call that failed leaves a gap.
+        oldest_version: the oldest weight version among their tokens; None without a call.
+    """
+
+    count: int = 0
+    next_seq: int = 0
+    oldest_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PoolRow:
     """A finished train episode that no batch has taken."""
 
@@ -88,7 +103,8 @@ def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
 
 def insert_call(db: sqlite3.Connection, call: CallRecord) -> None:
     """Records a call. Raises `EpisodeClosedError` when its episode closed meanwhile: late results are fenced off."""
-    status = db.execute("SELECT status FROM episodes WHERE id = ?", (call.episode_id,)).fetchone()[0]
+    row = db.execute("SELECT status FROM episodes WHERE id = ?", (call.episode_id,)).fetchone()
+    status = row["status"] if row else "unknown"
     if status != EpisodeStatus.OPEN:
         raise EpisodeClosedError(f"episode {call.episode_id} is {status}; the call was not recorded")
     db.execute(
@@ -172,14 +188,21 @@ def find_by_key_hash(db: sqlite3.Connection, column: str, key_hash: str) -> sqli
     return db.execute(f"SELECT id, status FROM episodes WHERE {column} = ?", (key_hash,)).fetchone()
 
 
-def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, int]]:
-    """Returns every open episode with its number of calls."""
+def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, CallsSoFar]]:
+    """Returns every open episode with what its recorded calls amount to."""
     rows = db.execute(
-        "SELECT e.*, count(c.id) AS calls FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id"
+        "SELECT e.*, count(c.id) AS calls, coalesce(max(c.seq) + 1, 0) AS next_seq, min(c.weight_version) AS oldest"
+        " FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id"
         " WHERE e.status = 'open' GROUP BY e.id ORDER BY e.opened_at"
     ).fetchall()
     names = EpisodeRecord.__dataclass_fields__
-    return [(_episode_record({name: row[name] for name in names}), int(row["calls"])) for row in rows]
+    return [
+        (
+            _episode_record({name: row[name] for name in names}),
+            CallsSoFar(row["calls"], row["next_seq"], row["oldest"]),
+        )
+        for row in rows
+    ]
 
 
 def _episode_record(values: dict[str, Any]) -> EpisodeRecord:
@@ -206,7 +229,16 @@ def stale_count(db: sqlite3.Connection) -> int:
 
 
 def mark_stale(db: sqlite3.Connection, episode_ids: list[str]) -> None:
-    db.executemany("UPDATE episodes SET stale = 1 WHERE id = ?", [(episode_id,) for episode_id in episode_ids])
+    """Sets finished episodes aside. One that a batch has taken stays with its batch."""
+    db.executemany(
+        "UPDATE episodes SET stale = 1 WHERE id = ? AND batch_id IS NULL", [(episode_id,) for episode_id in episode_ids]
+    )
+
+
+def holds_train_episodes(db: sqlite3.Connection) -> bool:
+    """True when there is a train episode that is open, waits, or was trained."""
+    query = "SELECT 1 FROM episodes WHERE kind = 'train' AND status IN ('open', 'finished') LIMIT 1"
+    return db.execute(query).fetchone() is not None
 
 
 def batch_episodes(db: sqlite3.Connection, batch_id: str) -> list[EpisodeRow]:

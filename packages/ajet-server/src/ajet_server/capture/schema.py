@@ -4,6 +4,9 @@ import sqlite3
 
 from ajet_core.errors import StorageError
 
+APPLICATION_ID = 0x616A6574
+"""Marks the SQLite file as ours: "ajet"."""
+
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
@@ -31,6 +34,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX episodes_by_status ON episodes (status, kind, batch_id);
     CREATE INDEX episodes_by_batch ON episodes (batch_id) WHERE batch_id IS NOT NULL;
+    CREATE INDEX episodes_stale ON episodes (id) WHERE stale = 1;
     CREATE TABLE calls (
         id TEXT PRIMARY KEY,
         episode_id TEXT NOT NULL REFERENCES episodes (id),
@@ -68,16 +72,23 @@ MIGRATIONS: tuple[str, ...] = (
 )
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Brings the ledger to the newest schema, one transaction a step.
-
-    Raises:
-        StorageError: the ledger was written by a newer ajet.
-    """
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+def refuse_newer(connection: sqlite3.Connection) -> None:
+    """Raises `StorageError` if the ledger was written by a newer ajet."""
+    version = _version(connection)
     if version > len(MIGRATIONS):
         raise StorageError(
             f"the ledger has schema {version}, this ajet knows up to {len(MIGRATIONS)}; use a newer ajet for this data folder"
         )
-    for number in range(version, len(MIGRATIONS)):
-        connection.executescript(f"BEGIN; {MIGRATIONS[number]} PRAGMA user_version = {number + 1}; COMMIT;")
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Brings the ledger to the newest schema, one transaction a step."""
+    for number in range(_version(connection), len(MIGRATIONS)):
+        connection.executescript(
+            f"BEGIN; {MIGRATIONS[number]} PRAGMA application_id = {APPLICATION_ID};"
+            f" PRAGMA user_version = {number + 1}; COMMIT;"
+        )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])

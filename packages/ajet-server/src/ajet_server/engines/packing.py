@@ -1,6 +1,6 @@
 """Lays the new tokens of a step out as one pass of the model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -18,10 +18,13 @@ class Step:
     Attributes:
         rows: calls with one token to compute; the call at index i holds slot i.
         chunks: calls with prompt tokens to compute, and how many in this step.
+        riders: calls whose whole prompt is another's that this step completes, and that other. They sample from the
+            same logits, so the prompt of a group is computed once, its last token included.
     """
 
     rows: list[Call]
     chunks: list[tuple[Call, int]]
+    riders: list[tuple[Call, Call]] = field(default_factory=list[tuple[Call, Call]])
 
     @property
     def tokens(self) -> int:
@@ -29,13 +32,14 @@ class Step:
         return len(self.rows) + sum(count for _, count in self.chunks)
 
     def sampling(self) -> tuple[list[Call], list[int]]:
-        """Returns the calls of which nothing is left to compute after this step, and their last tokens' places."""
+        """Returns the calls of which nothing is left to compute after this step, and the places of their logits."""
         calls, places, end = list(self.rows), list(range(len(self.rows))), len(self.rows)
         for call, count in self.chunks:
             end += count
             if call.uncomputed == count:
-                calls.append(call)
-                places.append(end - 1)
+                riders = [rider for rider, leader in self.riders if leader is call]
+                calls += [call, *riders]
+                places += [end - 1] * (1 + len(riders))
         return calls, places
 
     def advance(self) -> None:

@@ -6,6 +6,8 @@ earlier call is about to compute is waited for. So the prompt that the calls of 
 
 from collections import deque
 
+import numpy as np
+
 from ajet_server.engines.base import IntIds
 from ajet_server.engines.calls import Call
 from ajet_server.engines.kv_slots import SlotStore, Span
@@ -70,17 +72,28 @@ class Scheduler:
         """Admits calls and says what to compute."""
         self._admit()
         chunks: list[tuple[Call, int]] = []
+        riders: list[tuple[Call, Call]] = []
         budget = self._prefill_chunk
         for call in tuple(self._prefilling):
-            if not self._ready(call):
+            leader = _leader(call, chunks)
+            if leader is not None:
+                riders.append((call, leader))
+            elif not self._ready(call):
                 continue
-            if call.uncomputed == 1:
+            elif call.uncomputed == 1:
                 self._promote(call)
             elif budget:
                 count = min(budget, call.uncomputed)
                 chunks.append((call, count))
                 budget -= count
-        return Step(self._slots[: self._rows], chunks)
+        return Step(self._slots[: self._rows], chunks, riders)
+
+    def finish(self, step: Step) -> None:
+        """Notes that a step has been computed."""
+        step.advance()
+        for call, leader in step.riders:
+            self.store.copy(leader.slot, call.slot, leader.computed)
+            call.started, call.cached, call.computed = True, leader.computed, leader.computed
 
     def _admit(self) -> None:
         while self._waiting and len(self._slots) < self._max_batch_size:
@@ -93,7 +106,7 @@ class Scheduler:
     def _ready(self, call: Call) -> bool:
         """Returns whether the call may compute; the first time, copies the beginning that others have computed.
 
-        The last prompt token is always computed: its logits are what the first token is sampled from.
+        The last prompt token is computed in any case: its logits are what the first token is sampled from.
         """
         if call.started:
             return True
@@ -163,3 +176,11 @@ class Scheduler:
             self.store.copy(source, target, call.computed)
             self._slots[target] = call
             call.slot = target
+
+
+def _leader(call: Call, chunks: list[tuple[Call, int]]) -> Call | None:
+    """Returns the call whose prompt is the same and is computed to its end in this step, if `call` has none itself."""
+    if call.started:
+        return None
+    ending = (other for other, count in chunks if count == other.uncomputed)
+    return next((other for other in ending if np.array_equal(other.prompt, call.prompt)), None)

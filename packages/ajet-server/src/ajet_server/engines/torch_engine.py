@@ -19,6 +19,7 @@ from ajet_server.engines.attention import ATTENTION, StepPlan
 from ajet_server.engines.base import Completion, GenerationRequest, IntIds, Logprobs
 from ajet_server.engines.calls import Call, new_call
 from ajet_server.engines.kv_slots import SlotStore
+from ajet_server.engines.linear import use_onednn
 from ajet_server.engines.packing import Step, pack
 from ajet_server.engines.request_checks import check_request
 from ajet_server.engines.sampler import Draw, sample
@@ -47,6 +48,7 @@ class TorchEngine:
         refuse_unsupported(model, self._max_model_len)
         model.set_attn_implementation(ATTENTION)
         self._model = model.eval().requires_grad_(False)
+        use_onednn(model)
         self._device = model.device
         self._vocab_size = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
         self._tokenizer = Tokenizer.from_file(str(folder.tokenizer_file))
@@ -132,7 +134,7 @@ class TorchEngine:
             return []
         calls, places = step.sampling()
         logits_SV = self._forward(pack(step, self._scheduler.store, self._device), places)
-        step.advance()
+        self._scheduler.finish(step)
         self.computed_tokens += step.tokens
         draws = sample(logits_SV, calls) if calls else []
         return self._take(calls, draws)

@@ -24,7 +24,10 @@ class KeyMaker:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != _SECRET_BYTES:
-            raise StorageError(f"the secret must have {_SECRET_BYTES} bytes, it has {len(secret)}")
+            raise StorageError(
+                f"the file `secret` of the data folder must have {_SECRET_BYTES} bytes, it has {len(secret)}; put it back "
+                "from a copy, or remove it: keys of open episodes are then refused"
+            )
         self._secret = secret
 
     def key(self, attempt_id: str, purpose: Purpose) -> str:
@@ -39,16 +42,28 @@ def digest_key(key: str) -> str:
 
 
 def read_or_make(file: Path, make: bytes) -> bytes:
-    """Returns the content of a private file, writing `make` into it (mode 0600) if it is not there yet."""
+    """Returns the content of a private file, writing `make` into it (mode 0600) if it is not there yet.
+
+    Raises:
+        StorageError: the file cannot be read or written.
+    """
     try:
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
+        if not file.exists():
+            _write_private(file, make)
         return file.read_bytes()
-    with os.fdopen(descriptor, "wb") as handle:
-        handle.write(make)
+    except OSError as error:
+        raise StorageError(f"{file} cannot be used: {error}") from error
+
+
+def _write_private(file: Path, content: bytes) -> None:
+    # Renamed into place whole: a crash must not leave half a secret behind, which would be refused ever after.
+    work = file.with_name(f".{file.name}")
+    work.unlink(missing_ok=True)
+    with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
+        handle.write(content)
         handle.flush()
         os.fsync(handle.fileno())
-    return make
+    work.replace(file)
 
 
 def open_key_maker(data_dir: Path) -> KeyMaker:

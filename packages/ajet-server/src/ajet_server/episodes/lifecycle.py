@@ -28,8 +28,8 @@ from ajet_core.ids import new_attempt_id, new_episode_id, new_group_id
 from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
 
 from ajet_server.capture import records
-from ajet_server.capture.ledger import Ledger
-from ajet_server.capture.records import EpisodeRecord, PoolRow
+from ajet_server.capture.ledger import Ledger, to_the_end
+from ajet_server.capture.records import CallsSoFar, EpisodeRecord, PoolRow
 from ajet_server.episodes.keys import KeyMaker, digest_key
 from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
@@ -72,6 +72,7 @@ class Episodes:
         self._open: dict[str, OpenState] = {}
         self._by_agent_key: dict[str, str] = {}
         self._opening: dict[str, asyncio.Future[EpisodeRecord]] = {}
+        self._being_written = 0
         self._changed = asyncio.Condition()
         self._changes = 0
 
@@ -92,8 +93,8 @@ class Episodes:
 
     def restore(self) -> None:
         """Reads open and waiting episodes back from the ledger. Open ones get a whole new lease: the clients may live."""
-        for record, calls in self._ledger.read_now(records.open_episodes):
-            self._hold(record, calls)
+        for record, so_far in self._ledger.read_now(records.open_episodes):
+            self._hold(record, so_far)
             if record.kind is EpisodeKind.TRAIN:
                 self._pool.restore_open(record)
         for row in self._ledger.read_now(records.pool_rows):
@@ -147,19 +148,24 @@ class Episodes:
         if known is not None:
             return self._repeat(known)
         admit(body.kind)
-        if len(self._open) >= self._limits.max_open_episodes:
-            raise UnavailableError(
-                f"{len(self._open)} episodes are open, the bound (limits.max_open_episodes)", retry_after_s=1.0
-            )
+        held = len(self._open) + self._being_written
+        if held >= self._limits.max_open_episodes:
+            raise UnavailableError(f"{held} episodes are open, the bound (limits.max_open_episodes)", retry_after_s=1.0)
         record = self._record(body, weight_version)
+        await to_the_end(self._insert(record))
+        await self._announce(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
+        return record
+
+    async def _insert(self, record: EpisodeRecord) -> None:
+        self._being_written += 1
         try:
             await self._ledger.write(lambda db: records.insert_episode(db, record))
         except BaseException:
             self._pool.leave(record.group_id, record.id)
             raise
-        self._hold(record, calls=0)
-        await self._announce(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
-        return record
+        finally:
+            self._being_written -= 1
+        self._hold(record, CallsSoFar())
 
     def _repeat(self, row: Row) -> EpisodeRecord:
         state = self._open.get(row["id"])
@@ -172,7 +178,7 @@ class Episodes:
         return state.record
 
     def _record(self, body: OpenEpisode, weight_version: int) -> EpisodeRecord:
-        task = json.dumps(body.task, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        task = json.dumps(body.task, sort_keys=True, separators=(",", ":"))
         task_id = body.task_id or f"task_{hashlib.sha256(task.encode()).hexdigest()[:16]}"
         episode_id, attempt_id = new_episode_id(), new_attempt_id()
         if body.kind is EpisodeKind.TRAIN:
@@ -195,9 +201,16 @@ class Episodes:
             opened_at=time.time(),
         )
 
-    def _hold(self, record: EpisodeRecord, calls: int) -> None:
+    def _hold(self, record: EpisodeRecord, so_far: CallsSoFar) -> None:
         now = time.monotonic()
-        state = OpenState(record, now + self._limits.lease_s, now + self._limits.max_episode_s, calls, calls)
+        state = OpenState(
+            record,
+            lease_until=now + self._limits.lease_s,
+            expires_at=now + self._limits.max_episode_s,
+            next_seq=so_far.next_seq,
+            recorded=so_far.count,
+            oldest_version=so_far.oldest_version,
+        )
         self._open[record.id] = state
         self._by_agent_key[record.api_key_hash] = record.id
 
@@ -244,7 +257,8 @@ class Episodes:
 
         Raises:
             EpisodeClosedError: it was aborted or expired, or finished with another reward.
-            ConflictError: a train episode without a single call has nothing to train; or a call is still running.
+            ConflictError: a train episode without a single call has nothing to train.
+            UnavailableError: a call of it is still running; a retry makes sense.
         """
         state = self._open.get(episode_id)
         if state is None:
@@ -253,7 +267,7 @@ class Episodes:
             if episode_id not in self._open:
                 return self._repeat_close(episode_id, EpisodeStatus.FINISHED, body.reward)
             self._refuse_unfinished(state)
-            await self._close(state, EpisodeStatus.FINISHED, reward=body.reward, metrics=body.metrics)
+            await to_the_end(self._close(state, EpisodeStatus.FINISHED, reward=body.reward, metrics=body.metrics))
         view = self.view(episode_id)
         await self._announce(
             EpisodeFinished(
@@ -269,8 +283,9 @@ class Episodes:
 
     def _refuse_unfinished(self, state: OpenState) -> None:
         if state.in_flight:
-            raise ConflictError(
-                f"episode {state.record.id} has {state.in_flight} call(s) still running; wait for them or abort it"
+            raise UnavailableError(
+                f"episode {state.record.id} has {state.in_flight} call(s) still running; report the reward after them",
+                retry_after_s=1.0,
             )
         if state.record.kind is EpisodeKind.TRAIN and not state.recorded:
             raise ConflictError(
@@ -289,7 +304,7 @@ class Episodes:
         async with state.lock:
             if episode_id not in self._open:
                 return self._repeat_close(episode_id, status, None)
-            await self._close(state, status, reason=reason)
+            await to_the_end(self._close(state, status, reason=reason))
         record = state.record
         await self._announce(
             EpisodeLost(
@@ -348,28 +363,36 @@ class Episodes:
 
     async def expire_silent(self) -> int:
         """Expires every episode whose lease ran out, and returns how many. Called by the janitor."""
-        now = time.monotonic()
-        due = [s for s in self._open.values() if now > s.expires_at or (now > s.lease_until and not s.in_flight)]
-        for state in due:
-            reason = (
-                f"older than limits.max_episode_s={self._limits.max_episode_s:g}"
-                if now > state.expires_at
-                else f"no call and no heartbeat for limits.lease_s={self._limits.lease_s:g}"
-            )
-            if not state.lock.locked():  # it is being closed at this moment
+        expired = 0
+        for state in list(self._open.values()):
+            reason = self._why_due(state)
+            # Looked at one by one: while one is written, others are renewed or closed.
+            if reason and state.record.id in self._open and not state.lock.locked():
                 await self.lose(state.record.id, EpisodeStatus.EXPIRED, reason)
-        return len(due)
+                expired += 1
+        return expired
+
+    def _why_due(self, state: OpenState) -> str | None:
+        now = time.monotonic()
+        if now > state.expires_at:
+            return f"older than limits.max_episode_s={self._limits.max_episode_s:g}"
+        if now > state.lease_until and not state.in_flight:
+            return f"no call and no heartbeat for limits.lease_s={self._limits.lease_s:g}"
+        return None
 
     async def set_aside_unusable(self, weight_version: int) -> int:
         """Marks finished episodes that no batch will take, frees their slots, and returns how many there were."""
         rows = self._pool.unusable(weight_version)
         if rows:
-            ids = [row.episode_id for row in rows]
-            await self._ledger.write(lambda db: records.mark_stale(db, ids))
-            for row in rows:
-                self._pool.leave(row.group_id, row.episode_id)
+            await to_the_end(self._set_aside(rows))
             await self.notify()
         return len(rows)
+
+    async def _set_aside(self, rows: list[PoolRow]) -> None:
+        ids = [row.episode_id for row in rows]
+        await self._ledger.write(lambda db: records.mark_stale(db, ids))
+        for row in rows:
+            self._pool.leave(row.group_id, row.episode_id)
 
     async def _announce(self, event: EpisodeOpened | EpisodeFinished | EpisodeLost) -> None:
         await self.notify()

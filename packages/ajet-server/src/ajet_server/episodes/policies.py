@@ -54,7 +54,7 @@ def decide(pool: Iterable[PoolRow], config: BatchConfig) -> Decision:
 
 
 def complete_groups(rows: list[PoolRow], group_size: int) -> list[list[PoolRow]]:
-    """Returns the groups with `group_size` finished episodes, in the order in which they became complete."""
+    """Returns the first `group_size` episodes of each group that has as many, in the order of their completion."""
     members: dict[str, list[PoolRow]] = {}
     complete: list[list[PoolRow]] = []
     for row in rows:
@@ -62,7 +62,7 @@ def complete_groups(rows: list[PoolRow], group_size: int) -> list[list[PoolRow]]
         group.append(row)
         if len(group) == group_size:
             complete.append(group)
-    return complete
+    return [group[:group_size] for group in complete]
 
 
 def uninformative(rows: Iterable[PoolRow], config: BatchConfig) -> list[PoolRow]:
@@ -82,7 +82,7 @@ def _by_episode(rows: list[PoolRow], groups: int, size: int) -> Decision:
 def _by_group(groups: list[list[PoolRow]], config: BatchConfig, waiting_for: str) -> Decision:
     if len(groups) < config.size:
         return Decision((), len(groups), waiting_for)
-    take = tuple(row.episode_id for group in groups[: config.size] for row in group[: config.group_size])
+    take = tuple(row.episode_id for group in groups[: config.size] for row in group)
     return Decision(take, len(groups), _READY)
 
 

@@ -42,6 +42,7 @@ class Pool:
         self._quiet_s = quiet_s
         self._groups: dict[str, Group] = {}
         self._rows: dict[str, PoolRow] = {}
+        self._decision: Decision | None = None
 
     @property
     def rows(self) -> list[PoolRow]:
@@ -55,7 +56,9 @@ class Pool:
 
     def decision(self) -> Decision:
         """What the batch policy says now."""
-        return decide(self._rows.values(), self._config)
+        if self._decision is None:
+            self._decision = decide(self._rows.values(), self._config)
+        return self._decision
 
     def join(self, group_id: str | None, task_id: str, episode_id: str) -> str:
         """Gives the episode a slot and returns the id of its group.
@@ -88,6 +91,7 @@ class Pool:
     def leave(self, group_id: str, episode_id: str) -> None:
         """Frees the slot of an episode that was aborted, expired or set aside."""
         self._rows.pop(episode_id, None)
+        self._decision = None
         group = self._groups.get(group_id)
         if group is None:
             return
@@ -104,6 +108,7 @@ class Pool:
         group.finished.add(row.episode_id)
         group.touched = time.monotonic()
         self._rows[row.episode_id] = row
+        self._decision = None
 
     def take(self, episode_ids: tuple[str, ...]) -> None:
         """Removes the episodes that a batch took."""

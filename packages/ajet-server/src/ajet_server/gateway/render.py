@@ -10,24 +10,27 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.nodes
 import numpy as np
 import numpy.typing as npt
 from ajet_core.errors import ConfigError, RequestError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ajet_server.models.folder import ModelFolder
 
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 class ChatRenderer:
     """Renders conversations for one model and turns sampled ids back into text."""
 
     def __init__(self, folder: ModelFolder) -> None:
-        self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder.tokenizer_file))
-        self._names = {name: _text(folder.tokenizer_config.get(name)) for name in _SPECIAL}
+        self._tokenizer = _open_tokenizer(folder)
+        names = {name: _text(folder.tokenizer_config.get(name)) for name in _SPECIAL}
+        self._names = {name: text for name, text in names.items() if text is not None}
         self._template = _compile(folder.chat_template)
 
     def prompt_ids(self, messages: Sequence[dict[str, Any]]) -> npt.NDArray[np.int32]:
@@ -37,8 +40,10 @@ class ChatRenderer:
             RequestError: the template refuses these messages (roles that do not alternate, say).
         """
         try:
-            text = self._template.render(messages=messages, add_generation_prompt=True, **self._names)
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
+            text = self._template.render(
+                messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._names
+            )
+        except (jinja2.TemplateError, TypeError, LookupError, ValueError, AttributeError, ArithmeticError) as error:
             raise RequestError(
                 f"messages: the model's chat template refuses them: {error}", field="messages"
             ) from error
@@ -54,6 +59,29 @@ class ChatRenderer:
         return self._tokenizer.decode([token_id], skip_special_tokens=False)
 
 
+def _open_tokenizer(folder: ModelFolder) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_file(str(folder.tokenizer_file))
+    except Exception as error:  # the library raises nothing narrower
+        raise ConfigError(
+            f"model.path: {folder.tokenizer_file} is no tokenizer: {error}", field="model.path"
+        ) from error
+    # The file may carry settings of how it was trained; a prompt is never cut or filled up.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+class _Generation(Extension):
+    """`{% generation %}...{% endgeneration %}` marks what an assistant said; for the text it means nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def _text(value: object) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
@@ -61,7 +89,7 @@ def _text(value: object) -> str | None:
 
 
 def _compile(source: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = _strftime_now
@@ -71,8 +99,14 @@ def _compile(source: str) -> jinja2.Template:
         raise ConfigError(f"model.path: the chat template is not valid Jinja: {error}", field="model.path") from error
 
 
-def _tojson(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise(message: str) -> NoReturn:
@@ -80,4 +114,4 @@ def _raise(message: str) -> NoReturn:
 
 
 def _strftime_now(pattern: str) -> str:
-    return datetime.now().astimezone().strftime(pattern)
+    return datetime.now().strftime(pattern)

@@ -15,7 +15,7 @@ from ajet_core.errors import NotFoundError, PromptTooLongError, RequestError
 from ajet_core.ids import new_call_id
 
 from ajet_server.capture import records
-from ajet_server.capture.ledger import Ledger
+from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import CallRecord
 from ajet_server.conductor import Conductor
 from ajet_server.episodes.lifecycle import Episodes, OpenState
@@ -69,7 +69,7 @@ class Gateway:
             message = protocol.Generate(call_id, prompt.astype("<i4", copy=False).tobytes(), sampling)
             generated = await self._conductor.supervisor.generate(message, self._job.limits.request_timeout_s)
             result = self._result(request, prompt, call_id, generated)
-            await self._record(state, seq, message, generated, request, result)
+            await to_the_end(self._record(state, seq, message, generated, request, result))
         finally:
             state.in_flight -= 1
             self._episodes.renew(state)

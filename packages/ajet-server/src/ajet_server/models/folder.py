@@ -41,8 +41,12 @@ def open_model_folder(path: str | Path) -> ModelFolder:
     Raises:
         ConfigError: the folder or one of its parts is missing or unreadable; names which and what would be right.
     """
-    folder = Path(path).expanduser().resolve()
-    if not folder.is_dir():
+    try:
+        folder = Path(path).expanduser().resolve()
+        is_folder = folder.is_dir()
+    except (OSError, RuntimeError, ValueError) as error:  # no such user, too long, a NUL in it
+        raise ConfigError(f"{_FIELD}: {str(path)!r} is not a path: {error}", field=_FIELD) from error
+    if not is_folder:
         raise ConfigError(f"{_FIELD}: {str(path)!r} is not a folder; give a Hugging Face model folder", field=_FIELD)
     config = _read_json(folder / "config.json")
     if not any(folder.glob("*.safetensors")):
@@ -66,19 +70,27 @@ def _require(file: Path, remedy: str) -> Path:
 
 def _read_json(file: Path) -> dict[str, Any]:
     _require(file, "it is not a complete Hugging Face model folder")
+    text = _read_text(file)
     try:
-        data: object = json.loads(file.read_text("utf-8"))
-    except ValueError as error:
+        data: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{_FIELD}: {file} is not JSON: {error}", field=_FIELD) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{_FIELD}: {file} must hold a JSON object", field=_FIELD)
     return data
 
 
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{_FIELD}: {file} cannot be read: {error}", field=_FIELD) from error
+
+
 def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str:
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text("utf-8")
+        return _read_text(file)
     template = tokenizer_config.get("chat_template")
     if isinstance(template, str):
         return template

@@ -3,6 +3,9 @@
     /v1            the agent's key of an open episode
     /api/episodes  finish, abort, heartbeat: the episode's control key
     /api           nothing on loopback; the admin token on any other bind
+
+They are coroutines so that they run in the event loop, where episodes open and close; FastAPI would run plain
+functions in a thread beside it.
 """
 
 import hmac
@@ -15,7 +18,7 @@ from ajet_server.episodes.lifecycle import OpenState
 from ajet_server.wiring import Server
 
 
-def server_of(request: Request) -> Server:
+async def server_of(request: Request) -> Server:
     """The server behind the app."""
     server = request.app.state.server
     if not isinstance(server, Server):
@@ -32,7 +35,7 @@ def bearer(request: Request) -> str | None:
     return key.strip() if scheme.lower() == "bearer" and key.strip() else None
 
 
-def require_admin(request: Request, server: ServerDep) -> None:
+async def require_admin(request: Request, server: ServerDep) -> None:
     """Lets everybody through on loopback, and the admin token elsewhere."""
     if server.settings.is_loopback or _is_admin(server, bearer(request)):
         return
@@ -42,7 +45,7 @@ def require_admin(request: Request, server: ServerDep) -> None:
     )
 
 
-def require_control(episode_id: str, request: Request, server: ServerDep) -> None:
+async def require_control(episode_id: str, request: Request, server: ServerDep) -> None:
     """Lets the episode's control key and the admin token through."""
     key = bearer(request)
     if key is None:
@@ -53,6 +56,14 @@ def require_control(episode_id: str, request: Request, server: ServerDep) -> Non
         server.runtime.episodes.check_control(episode_id, key)
 
 
+async def require_view(episode_id: str, request: Request, server: ServerDep) -> None:
+    """Lets whoever may use `/api` look at an episode, and the holder of its control key on any bind."""
+    if bearer(request) is None:
+        require_admin(request, server)
+    else:
+        require_control(episode_id, request, server)
+
+
 def require_episode(request: Request, server: ServerDep) -> OpenState:
     """Returns the open episode of the agent's key."""
     key = bearer(request)
@@ -61,15 +72,15 @@ def require_episode(request: Request, server: ServerDep) -> OpenState:
     return server.runtime.episodes.agent(key)
 
 
-def require_any_episode(request: Request, server: ServerDep) -> None:
+async def require_any_episode(request: Request, server: ServerDep) -> None:
     """Lets any key of this server's episodes through, open or closed: for what tells nothing secret."""
     try:
-        require_episode(request, server)
+        await require_episode(request, server)
     except EpisodeClosedError:
         return
 
 
-def refuse_foreign_origin(request: Request) -> None:
+async def refuse_foreign_origin(request: Request) -> None:
     """Refuses requests that a web page of another origin makes a browser send to a server on loopback."""
     origin = request.headers.get("origin")
     if origin is not None and origin.split("://", 1)[-1] != request.headers.get("host"):

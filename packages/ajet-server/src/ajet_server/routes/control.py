@@ -5,11 +5,12 @@ from typing import Annotated
 
 from ajet_core.config import Job
 from ajet_core.wire import StatusView
-from fastapi import APIRouter, Depends, Header
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin
 
+_NEWEST = 2**63 - 1
 router = APIRouter(
     prefix="/api", tags=["control"], dependencies=[Depends(refuse_foreign_origin), Depends(require_admin)]
 )
@@ -57,7 +58,9 @@ async def shutdown(server: ServerDep) -> dict[str, str]:
 
 @router.get("/events", response_class=EventSourceResponse)
 async def events(
-    server: ServerDep, after: int = 0, last_event_id: Annotated[int | None, Header()] = None
+    server: ServerDep,
+    after: Annotated[int, Query(ge=0, le=_NEWEST)] = 0,
+    last_event_id: Annotated[int | None, Header(ge=0, le=_NEWEST)] = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """Every event after `after` (or `Last-Event-ID`), then each new one as it happens."""
     start = after if last_event_id is None else last_event_id

@@ -8,7 +8,7 @@ from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisod
 from fastapi import APIRouter, Depends, Request
 
 from ajet_server.capture.records import EpisodeRecord
-from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin, require_control
+from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin, require_control, require_view
 from ajet_server.wiring import Runtime
 
 router = APIRouter(prefix="/api/episodes", tags=["episodes"], dependencies=[Depends(refuse_foreign_origin)])
@@ -19,7 +19,6 @@ async def open_episode(body: OpenEpisode, request: Request, server: ServerDep) -
     """Hands out an episode, waiting up to `wait_s` for one; then 503 with `Retry-After` and the reason."""
     runtime = server.runtime
     record = await _open(runtime, body)
-    conductor = runtime.conductor
     return EpisodeGrant(
         episode_id=record.id,
         attempt_id=record.attempt_id,
@@ -29,7 +28,7 @@ async def open_episode(body: OpenEpisode, request: Request, server: ServerDep) -
         api_key=server.keys.key(record.attempt_id, "agent"),
         control_key=server.keys.key(record.attempt_id, "control"),
         model=runtime.gateway.served_name,
-        weight_version=conductor.weight_version,
+        weight_version=record.weight_version,
         lease_s=runtime.job.limits.lease_s,
     )
 
@@ -48,7 +47,7 @@ async def _open(runtime: Runtime, body: OpenEpisode) -> EpisodeRecord:
         await episodes.changed(seen, left)
 
 
-@router.get("/{episode_id}", dependencies=[Depends(require_control)])
+@router.get("/{episode_id}", dependencies=[Depends(require_view)])
 async def view_episode(episode_id: str, server: ServerDep) -> EpisodeView:
     """What the ledger knows of the episode."""
     return server.runtime.episodes.view(episode_id)

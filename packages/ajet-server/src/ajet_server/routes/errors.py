@@ -32,10 +32,16 @@ def error_response(request: Request, error: AjetError) -> JSONResponse:
 
 def _shape(path: str, inner: dict[str, Any], status: int) -> dict[str, Any]:
     """OpenAI's shape under `/v1`, ours elsewhere."""
+    inner = {key: _encodable(value) for key, value in inner.items()}
     if not path.startswith("/v1"):
         return {"error": inner}
     kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": inner["message"], "type": kind, "param": inner.get("field"), "code": inner["code"]}}
+
+
+def _encodable(value: object) -> object:
+    """JSON may name half a surrogate pair (`"\\ud800"`), which no UTF-8 answer can quote as it is."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 async def _on_ajet_error(request: Request, error: Exception) -> JSONResponse:
@@ -54,6 +60,8 @@ async def _on_invalid_body(request: Request, error: Exception) -> JSONResponse:
 
 def _describe(error: RequestValidationError) -> RequestError:
     item = error.errors()[0]
+    if item["type"] == "json_invalid":
+        return RequestError(f"the body is not JSON: {item['ctx']['error']}")
     path = ".".join(str(part) for part in item["loc"][1:]) or "body"
     if item["type"] == "extra_forbidden":
         return RequestError(f"{path}: unknown field", field=path)
@@ -69,6 +77,6 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, HTTPException):
         raise error
     code = _HTTP_CODES.get(error.status_code, "http_error")
-    inner = {"code": code, "message": f"{request.method} {request.url.path}: {error.detail}", "field": None}
+    inner: dict[str, Any] = {"code": code, "message": f"{request.method} {request.url.path}: {error.detail}", "field": None}
     body = _shape(request.url.path, inner, error.status_code)
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from ajet_core.config import AlgorithmConfig
 from ajet_core.errors import RequestError
 from ajet_merge import Call, CallError
-
 from ajet_server.samples.advantage import group_advantages
 from ajet_server.samples.weights import with_loss_weights
 from ajet_server.worker.protocol import CallRow, EpisodeRow

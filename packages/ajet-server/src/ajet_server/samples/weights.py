@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-import ajet_merge
 import numpy as np
 import numpy.typing as npt
+
+import ajet_merge
 from ajet_merge import Call
 
 _MEANS: dict[str, Callable[[Sequence[Call]], list[npt.NDArray[np.float32]]]] = {

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from ajet_core.errors import EngineFailedError
 
+from ajet_core.errors import EngineFailedError
 from ajet_server.sync.canary import probe
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from ajet_core.errors import ConfigError
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
+
+from ajet_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from ajet_merge import Pack
@@ -26,6 +27,9 @@ Backend = Literal["segments", "flash"]
 
 _log = logging.getLogger(__name__)
 
+_BOTTOM_RIGHT = (2, 1)
+"""The flash-attn release from which causal masks are aligned at the bottom right."""
+
 _MASK_CACHE = 1 << 26
 """Elements of masks (one byte each) that a layout keeps for its other layers; more are made anew in each layer."""
 
@@ -36,7 +40,7 @@ _MEANINGLESS_KWARGS = ("sliding_window", "softcap", "s_aux", "position_bias")
 def choose_backend(device: torch.device) -> Backend:
     """Returns `flash` where a GPU and a flash-attn that aligns causal masks at the bottom right are there."""
     version = _flash_version() if device.type == "cuda" else None
-    backend: Backend = "flash" if version is not None and version >= (2, 1) else "segments"
+    backend: Backend = "flash" if version is not None and version >= _BOTTOM_RIGHT else "segments"
     _log.info("pack attention: %s on %s (flash-attn %s)", backend, device.type, version or "not used")
     return backend
 
@@ -216,7 +220,8 @@ def _flash(
 ) -> torch.Tensor:
     """One call of flash-attn over all segments (Dao 2023, arXiv 2307.08691). Returns [T, H, D]."""
     version = _flash_version()
-    assert version is not None and version >= (2, 1), "before 2.1 flash-attn aligned causal masks at the top left"
+    if version is None or version < _BOTTOM_RIGHT:
+        raise ConfigError("flash-attn 2.1 or later is needed: before, its causal masks were aligned at the top left")
     attention = importlib.import_module("flash_attn").flash_attn_varlen_func
     key_GKD, value_GKD = _gathered(key_GTD, value_GTD, layout)
     return attention(

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from ajet_core.errors import ConfigError, StorageError
 
 FORMAT = 1
@@ -96,7 +97,7 @@ def write_checkpoint(
         content = _sealed(manifest({name: _entry(work / name) for name in _files(work)}))
         (work / MANIFEST).write_bytes(content)
         _flush(work)
-        os.rename(work, target)
+        work.rename(target)
         _flush_folder(directory)
     except OSError as error:
         raise StorageError(f"cannot write the checkpoint {target}: {error}") from error
@@ -158,7 +159,7 @@ def prune(directory: Path, keep: int) -> list[Path]:
     for folder in old:
         # Renamed first: a removal that is interrupted must not leave half a checkpoint under a checkpoint's name.
         doomed = folder.with_name(f"{_UNFINISHED}{folder.name}")
-        os.rename(folder, doomed)
+        folder.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
     return old
 

@@ -12,8 +12,9 @@ from ajet_server.train.attention import Backend, PackLayout
 from ajet_server.train.head import HeadPlan, head_logprobs
 
 if TYPE_CHECKING:
-    from ajet_merge import Pack
     from transformers import PreTrainedModel
+
+    from ajet_merge import Pack
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from ajet_core.config import LoraConfig
-from ajet_core.errors import ConfigError
 from peft import LoraConfig as PeftLoraConfig
 from peft import PeftModel, TaskType, get_peft_model
 from peft.tuners.lora import LoraLayer
+
+from ajet_core.config import LoraConfig
+from ajet_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from ajet_core.errors import StorageError
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
+
+from ajet_core.errors import StorageError
 
 ADAPTER = "adapter"
 MODEL = "model"
@@ -53,7 +54,7 @@ def load_adapter(model: PeftModel, folder: Path) -> None:
     """
     file = folder / ADAPTER / "adapter_model.safetensors"
     saved = load_file(file)
-    wanted = cast(dict[str, torch.Tensor], get_peft_model_state_dict(model))
+    wanted = get_peft_model_state_dict(model)
     if {name: tensor.shape for name, tensor in saved.items()} != {n: t.shape for n, t in wanted.items()}:
         raise StorageError(f"{file} does not hold the tensors of this adapter")
     set_peft_model_state_dict(model, saved)

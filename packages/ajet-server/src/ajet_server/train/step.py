@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from ajet_core.config import AlgorithmConfig, OptimizerConfig
 
+from ajet_core.config import AlgorithmConfig, OptimizerConfig
 from ajet_server.train.forward import PackTensors, occurrence_logprobs
 from ajet_server.train.losses import LossStats, clipped_surrogate, k3_kl, no_stats
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
 from ajet_core.errors import ConfigError
 from ajet_merge import Call, merge
-
 from ajet_server.train.attention import Backend
 from ajet_server.train.forward import PackTensors, occurrence_logprobs
 
@@ -72,6 +72,12 @@ def _value(config: Any, name: str) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
+def vocab_size(model: "PreTrainedModel") -> int:
+    """Returns the number of rows of the model's embedding: token ids are below it."""
+    embeddings: Any = model.get_input_embeddings()
+    return int(embeddings.weight.shape[0])
+
+
 @torch.no_grad()
 def verify_exact(model: "PreTrainedModel", backend: Backend) -> None:
     """Compares a small forked pack with each of its calls alone, through the model's own output layer.
@@ -81,7 +87,7 @@ def verify_exact(model: "PreTrainedModel", backend: Backend) -> None:
     Raises:
         ConfigError: they differ.
     """
-    device, vocab = next(model.parameters()).device, int(model.get_input_embeddings().weight.shape[0])
+    device, vocab = next(model.parameters()).device, vocab_size(model)
     ids = np.random.default_rng(0).integers(0, vocab, 40).astype(np.int32)
     prompt, tails = ids[:12], (ids[12:24], ids[24:32], ids[32:40])
     calls = [Call(prompt, tail, np.zeros(tail.size, np.float32)) for tail in tails]

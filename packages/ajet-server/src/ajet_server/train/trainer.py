@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from ajet_core.config import Job
-from ajet_core.errors import ConfigError
-from ajet_core.events import StepReport
-from ajet_merge import Call, Forest, Pack, PathTooLongError, merge
 from peft import PeftModel
 from torch.utils.checkpoint import checkpoint as activation_checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from ajet_core.config import Job
+from ajet_core.errors import ConfigError
+from ajet_core.events import StepReport
+from ajet_merge import Call, Forest, Pack, PathTooLongError, merge
 from ajet_server.models.load import load_causal_lm, resolve_device, resolve_dtype
 from ajet_server.samples.merge import Batch, build_batch
 from ajet_server.train import state
@@ -37,7 +37,7 @@ from ajet_server.train.checkpoint import (
 from ajet_server.train.forward import PackTensors, occurrence_logprobs
 from ajet_server.train.lora import add_adapter, merged_weights
 from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, make_optimizer
-from ajet_server.train.support import refuse_unsupported, verify_exact
+from ajet_server.train.support import refuse_unsupported, verify_exact, vocab_size
 from ajet_server.worker.protocol import EpisodeRow
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Trainer:
     @property
     def vocab_size(self) -> int:
         """Token ids are below this."""
-        return int(self.plain.get_input_embeddings().weight.shape[0])
+        return vocab_size(self.plain)
 
     def update(self, batch_id: str, step: int, episodes: Sequence[EpisodeRow], progress: Progress) -> StepReport:
         """Does one optimizer step on a batch.

@@ -55,7 +55,7 @@ class Worker:
                 if not self._serve_inbox():
                     return 0
                 self._step()
-        except (AjetError, RuntimeError, MemoryError, OSError) as error:
+        except Exception as error:
             # The boundary of the process: whatever the computation raised becomes a reason that the API can show.
             log.exception("the worker failed")
             code = error.code if isinstance(error, AjetError) else EngineFailedError.code
@@ -63,15 +63,19 @@ class Worker:
             return _EXIT_FAILED
 
     def _read(self) -> None:
-        with self._connection.makefile("rb") as stream:
-            while header := stream.read(protocol.HEADER.size):
-                (length,) = protocol.HEADER.unpack(header)
-                body = stream.read(length)
-                if len(body) != length:
-                    break
-                self._inbox.put(protocol.read_to_worker(body))
-        # Nobody is there to work for. Checkpoints are renamed into place whole, so no instant is a wrong one to stop.
-        os._exit(_EXIT_ORPHANED)
+        try:
+            with self._connection.makefile("rb") as stream:
+                while header := stream.read(protocol.HEADER.size):
+                    (length,) = protocol.HEADER.unpack(header)
+                    body = stream.read(length)
+                    if len(body) != length:
+                        break
+                    self._inbox.put(protocol.read_to_worker(body))
+        except OSError as error:  # a reset: the API process was killed with messages unread
+            log.error("the connection broke: %s", error)
+        finally:
+            # Nobody is there to work for. Checkpoints are renamed into place whole: no instant is a wrong one to stop.
+            os._exit(_EXIT_ORPHANED)
 
     def _send(self, message: FromWorker) -> None:
         self._connection.sendall(protocol.frame(message))

@@ -5,14 +5,17 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import msgspec
 from ajet_core.errors import EngineFailedError
 
 from ajet_server.worker import protocol
 from ajet_server.worker.protocol import FromWorker, ToWorker
 
 _KILL_AFTER_S = 5.0
+WORKER_COMMAND = (sys.executable, "-m", "ajet_server.worker.main")
+"""Starts the worker; `--fd N` is added, one end of a socket pair."""
 
 
 class WorkerLostError(EngineFailedError):
@@ -38,21 +41,22 @@ class WorkerProcess:
         self.heard_at = time.monotonic()
 
     @classmethod
-    async def spawn(cls, on_message: Callable[[FromWorker], None]) -> "WorkerProcess":
-        """Starts a worker in a session of its own, so that a Ctrl-C at the terminal reaches the API process alone."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "ajet_server.worker.main",
-                "--fd",
-                str(theirs.fileno()),
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        stream, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_FRAME)
+    async def spawn(
+        cls, on_message: Callable[[FromWorker], None], command: Sequence[str] = WORKER_COMMAND
+    ) -> "WorkerProcess":
+        """Starts a worker in a session of its own, so that a Ctrl-C at the terminal reaches the API process alone.
+
+        Raises:
+            WorkerLostError: the operating system refused to start it.
+        """
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                # The stream first: once the process runs, nothing is awaited before somebody owns it.
+                stream, writer = await asyncio.open_connection(sock=ours, limit=protocol.MAX_FRAME)
+                process = await _start([*command, "--fd", str(theirs.fileno())], theirs.fileno(), writer)
+        except OSError as error:
+            raise WorkerLostError(f"the worker could not be started: {error}") from error
         worker = cls(process, stream, writer)
         worker._reading = asyncio.create_task(worker._read(on_message), name="worker-messages")
         return worker
@@ -82,12 +86,12 @@ class WorkerProcess:
 
     async def shut_down(self) -> None:
         """Asks the worker to end, waits for it, and kills it if it does not."""
-        await self.send(protocol.Shutdown())
         try:
-            await asyncio.wait_for(self._process.wait(), _KILL_AFTER_S)
+            async with asyncio.timeout(_KILL_AFTER_S):
+                await self.send(protocol.Shutdown())
+                await self._process.wait()
         except TimeoutError:
             self.kill("it did not end when it was told to")
-            await self._process.wait()
         await self._reading
 
     async def _read(self, on_message: Callable[[FromWorker], None]) -> None:
@@ -105,6 +109,8 @@ class WorkerProcess:
                     on_message(message)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the stream ends with the process, whose exit says more
+        except msgspec.MsgspecError as error:
+            self.kill(f"it sent what is no message: {error}")
         finally:
             code = await self._process.wait()
             self._writer.close()
@@ -118,6 +124,16 @@ class WorkerProcess:
         if self._failure:
             return WorkerLostError(f"the worker failed: {self._failure.reason}")
         return WorkerLostError(f"the worker ended: {_exit_words(code)}")
+
+
+async def _start(command: list[str], fd: int, writer: asyncio.StreamWriter) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command, pass_fds=(fd,), stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+        )
+    except BaseException:
+        writer.close()
+        raise
 
 
 def _exit_words(code: int) -> str:

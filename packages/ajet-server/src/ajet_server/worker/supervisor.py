@@ -6,13 +6,13 @@ that died, or that had to make room for an update, is sent again; nobody has see
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ajet_core.errors import AjetError, EngineFailedError, UnavailableError, from_wire
 
 from ajet_server.worker import protocol
-from ajet_server.worker.process import WorkerProcess
+from ajet_server.worker.process import WORKER_COMMAND, WorkerProcess
 from ajet_server.worker.protocol import FromWorker
 
 _WATCH_EVERY_S = 1.0
@@ -31,11 +31,18 @@ class Supervisor:
     Args:
         silence_s: a worker with work that says nothing for this long is killed as hung.
         on_progress: called with every `Progress` of load, update and sync.
+        command: starts a worker process.
     """
 
-    def __init__(self, silence_s: float, on_progress: Callable[[protocol.Progress], None]) -> None:
+    def __init__(
+        self,
+        silence_s: float,
+        on_progress: Callable[[protocol.Progress], None],
+        command: Sequence[str] = WORKER_COMMAND,
+    ) -> None:
         self._silence_s = silence_s
         self._on_progress = on_progress
+        self._command = command
         self._process: WorkerProcess | None = None
         self._pending: dict[str, _Pending] = {}
         self._gate_open = False
@@ -68,7 +75,11 @@ class Supervisor:
             WorkerLostError: the process ended, or did not load within `timeout_s`.
         """
         self._forget_sent()
-        self._process = await WorkerProcess.spawn(self._on_message)
+        if self._process and not self._process.lost.done():
+            # It answered with nonsense: two workers would share one GPU and one folder of checkpoints.
+            self._process.kill("another one takes over")
+            await asyncio.shield(self._process.lost)
+        self._process = await WorkerProcess.spawn(self._on_message, self._command)
         answer = await self._ask(load, total_s=timeout_s)
         if not isinstance(answer, protocol.Loaded):
             raise EngineFailedError(f"the worker answered a load with {type(answer).__name__}")
@@ -180,16 +191,22 @@ class Supervisor:
         process = self._process
         if not self._gate_open or process is None or process.lost.done():
             return
-        for pending in list(self._pending.values()):
-            if not pending.sent and not pending.answer.done():
-                pending.sent = True
-                self._idle.clear()
-                await process.send(pending.message)
+        for call_id, pending in list(self._pending.items()):
+            # Each sending may wait, and meanwhile a caller may leave or the gate may close.
+            if not self._gate_open or self._process is not process:
+                return
+            if pending.sent or pending.answer.done() or call_id not in self._pending:
+                continue
+            if self.in_worker == 0:
+                process.heard_at = time.monotonic()  # an idle worker says nothing; its silence counts from here
+            pending.sent = True
+            self._idle.clear()
+            await process.send(pending.message)
 
     async def _recall(self) -> None:
         if self._process is None:
             return
-        for pending in self._pending.values():
+        for pending in list(self._pending.values()):
             if pending.sent:
                 pending.sent = False
                 await self._process.send(protocol.Cancel(pending.message.request_id))

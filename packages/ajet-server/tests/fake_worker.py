@@ -1,0 +1,190 @@
+"""A worker process without a model: it speaks the protocol, keeps a "checkpoint" and fails when it is told to.
+
+Its folder holds
+    log            one JSON line per message received and per checkpoint written
+    checkpoint     step, batch and report of the newest step
+    fault-<type>   what goes wrong at the next message of this type (removed when it did); see `_fault`
+    hold           while it is there, no call is answered
+"""
+
+import argparse
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+from ajet_server.worker import protocol
+
+TOKENS = (5, 6, 7)
+LOGPROBS = (-0.5, -0.25, -1.0)
+
+
+class FakeWorker:
+    def __init__(self, connection: socket.socket, folder: Path) -> None:
+        self._connection = connection
+        self._folder = folder
+        self._held: dict[str, protocol.Generate] = {}
+        self._version = 0
+
+    def run(self) -> int:
+        while True:
+            readable, _, _ = select.select([self._connection], [], [], 0.01 if self._held else None)
+            if readable:
+                message = self._receive()
+                if message is None or isinstance(message, protocol.Shutdown):
+                    return 0
+                self._handle(message)
+            if not (self._folder / "hold").exists():
+                for request_id in list(self._held):
+                    self._answer(self._held.pop(request_id))
+
+    def _receive(self) -> protocol.ToWorker | None:
+        header = self._connection.recv(protocol.HEADER.size, socket.MSG_WAITALL)
+        if len(header) < protocol.HEADER.size:
+            return None
+        (length,) = protocol.HEADER.unpack(header)
+        return protocol.read_to_worker(self._connection.recv(length, socket.MSG_WAITALL))
+
+    def _handle(self, message: protocol.ToWorker) -> None:
+        kind = type(message).__name__.lower()
+        self._log(kind, message)
+        self._fault(kind)
+        match message:
+            case protocol.Load():
+                self._loaded()
+            case protocol.Generate():
+                self._held[message.request_id] = message
+            case protocol.Cancel():
+                self._held.pop(message.request_id, None)
+            case protocol.Update():
+                self._update(message)
+            case protocol.Sync():
+                self._version = message.weight_version
+                self.send(protocol.Synced(self._version, 0.0, 1e-4, 0.01))
+            case protocol.Shutdown():
+                pass
+
+    def _fault(self, kind: str) -> None:
+        """die, die-always, hang, refuse (a wrong configuration), break (a failure with a reason), garbage, nonsense."""
+        file = self._folder / f"fault-{kind}"
+        try:
+            what = file.read_text()
+        except FileNotFoundError:
+            return
+        if what != "die-always":
+            file.unlink()
+        match what:
+            case "hang":
+                while True:
+                    time.sleep(60)
+            case "refuse":
+                self.send(protocol.Failed("ConfigError: model.path: no such model", code="invalid_config"))
+                sys.exit(3)
+            case "break":
+                self.send(protocol.Failed("ValueError: the fake broke"))
+                sys.exit(3)
+            case "garbage":
+                self._connection.sendall(struct.pack(">I", 3) + b"\xc1\xc1\xc1")
+                time.sleep(60)
+            case "nonsense":
+                self.send(protocol.Synced(99, 0.0, 0.0, 0.0))
+                time.sleep(60)
+            case _:
+                os._exit(9)
+
+    def _loaded(self) -> None:
+        step, batch, report = self._checkpoint()
+        self.send(
+            protocol.Loaded(
+                max_model_len=512,
+                vocab_size=512,
+                device="cpu",
+                dtype="float32",
+                attention="eager",
+                step=step,
+                last_batch_id=batch,
+                last_report=report.encode() if report else None,
+            )
+        )
+
+    def _update(self, message: protocol.Update) -> None:
+        self.send(protocol.Progress("update", 1, 2))
+        report = json.dumps(_report(message))
+        saved = {"step": message.step, "batch": message.batch_id, "report": report}
+        work = self._folder / ".checkpoint"
+        work.write_text(json.dumps(saved))
+        work.replace(self._folder / "checkpoint")
+        self._log("checkpoint", message)
+        self._fault("checkpointed")
+        self.send(protocol.Updated(report.encode(), str(self._folder / "checkpoint")))
+
+    def _checkpoint(self) -> tuple[int, str | None, str | None]:
+        try:
+            saved = json.loads((self._folder / "checkpoint").read_text())
+        except FileNotFoundError:
+            return 0, None, None
+        return saved["step"], saved["batch"], saved["report"]
+
+    def _answer(self, message: protocol.Generate) -> None:
+        self.send(
+            protocol.Generated(
+                request_id=message.request_id,
+                token_ids=struct.pack("<3i", *TOKENS),
+                logprobs=struct.pack("<3f", *LOGPROBS),
+                finish_reason="stop",
+                stop=None,
+                weight_version=self._version,
+                cached_tokens=0,
+                top_logprobs=[[(token, -0.1)] * message.sampling.top_logprobs for token in TOKENS],
+                running=len(self._held),
+                waiting=0,
+            )
+        )
+
+    def _log(self, kind: str, message: protocol.ToWorker) -> None:
+        line = {"kind": kind, "pid": os.getpid()}
+        for name in ("request_id", "batch_id", "step", "weight_version"):
+            if hasattr(message, name):
+                line[name] = getattr(message, name)
+        if isinstance(message, protocol.Update):
+            line["episodes"] = [episode.episode_id for episode in message.episodes]
+        with (self._folder / "log").open("a") as log:
+            log.write(json.dumps(line) + "\n")
+
+    def send(self, message: protocol.FromWorker) -> None:
+        self._connection.sendall(protocol.frame(message))
+
+
+def _report(message: protocol.Update) -> dict[str, object]:
+    floats = (
+        "reward_mean reward_std reward_min reward_max advantage_abs_mean loss grad_norm clip_fraction approx_kl ratio_min"
+        " ratio_max entropy"
+    )
+    counts = "groups calls tokens_unmerged tokens_linear tokens_forest packs"
+    return {
+        "step": message.step,
+        "batch_id": message.batch_id,
+        "weight_version": message.step,
+        "episodes": len(message.episodes),
+        "skipped": False,
+        "seconds": {},
+        **dict.fromkeys(floats.split(), 0.5),
+        **dict.fromkeys(counts.split(), 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--fd", type=int, required=True)
+    arguments = parser.parse_args()
+    with socket.socket(fileno=arguments.fd) as connection:
+        return FakeWorker(connection, arguments.folder).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

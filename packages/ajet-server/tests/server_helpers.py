@@ -1,0 +1,206 @@
+"""A server over a fake worker: a model folder without a model, a job, and what an agent and a client do."""
+
+import asyncio
+import contextlib
+import json
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from ajet_core.config import Job
+from ajet_core.events import EngineState
+from ajet_core.ids import new_request_id
+from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
+from ajet_server.app import build_app
+from ajet_server.capture.records import EpisodeRecord
+from ajet_server.gateway.request import ChatRequest, ChatResult
+from ajet_server.settings import ServerSettings
+from ajet_server.wiring import Server
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def make_folder(folder: Path, template: str = TEMPLATE) -> Path:
+    """Writes a model folder that everything but an engine accepts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(["system user assistant hello world"], trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": 1}))
+    names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_start|>"}
+    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names | kind))
+    (folder / "chat_template.jinja").write_text(template)
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+class WorkerFolder:
+    """The folder of a `fake_worker`: its log, its faults."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        script = Path(__file__).with_name("fake_worker.py")
+        self.command = (sys.executable, str(script), "--folder", str(folder))
+
+    def fault(self, kind: str, what: str) -> None:
+        """At the next message of this type, this goes wrong."""
+        work = self.folder / ".fault"
+        work.write_text(what)
+        work.replace(self.folder / f"fault-{kind}")
+
+    def hold(self) -> None:
+        (self.folder / "hold").touch()
+
+    def release(self) -> None:
+        (self.folder / "hold").unlink()
+
+    def log(self, kind: str) -> list[dict[str, Any]]:
+        """What it received, or wrote, of one type."""
+        file = self.folder / "log"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [entry for entry in map(json.loads, lines) if entry["kind"] == kind]
+
+
+def make_job(model: Path, **sections: Any) -> Job:
+    """A job whose batch is one episode, unless told otherwise."""
+    batch = {"policy": "episodes", "size": 1} | sections.pop("batch", {})
+    return Job.model_validate({"model": {"path": str(model), "served_name": "tiny"}, "batch": batch, **sections})
+
+
+@dataclass
+class Running:
+    """A server whose engine was started."""
+
+    server: Server
+    worker: WorkerFolder
+
+    @property
+    def state(self) -> EngineState:
+        return self.server.state
+
+    async def reach(self, state: EngineState, *, step: int = 0) -> None:
+        """Waits until the server is in `state` after at least `step` steps."""
+        conductor = self.server.runtime.conductor
+        await until(lambda: conductor.state is state and conductor.step >= step, lambda: conductor.cause)
+
+    async def open(self, **fields: Any) -> EpisodeRecord:
+        runtime = self.server.runtime
+        body = OpenEpisode(**{"request_id": new_request_id(), "task": "a task", **fields})
+        return await runtime.episodes.open(body, runtime.conductor.weight_version, runtime.conductor.admit)
+
+    async def chat(self, record: EpisodeRecord, **changes: Any) -> ChatResult:
+        runtime = self.server.runtime
+        state = runtime.episodes.agent(self.server.keys.key(record.attempt_id, "agent"))
+        return await runtime.gateway.chat(state, ask(**changes))
+
+    async def finish(self, record: EpisodeRecord, reward: float = 1.0) -> EpisodeView:
+        return await self.server.runtime.episodes.finish(record.id, FinishEpisode(reward=reward))
+
+    async def rollout(self, reward: float = 1.0, **fields: Any) -> EpisodeRecord:
+        """One episode of one call."""
+        record = await self.open(**fields)
+        await self.chat(record)
+        await self.finish(record, reward)
+        return record
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Every event of a type, from the ledger."""
+        rows = self.server.ledger.read_now(
+            lambda db: db.execute("SELECT data FROM events WHERE type = ? ORDER BY id", (kind,)).fetchall()
+        )
+        return [json.loads(row["data"]) for row in rows]
+
+
+def ask(**changes: Any) -> ChatRequest:
+    """A conversation of one message."""
+    fields: dict[str, Any] = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hello"}],
+        "max_tokens": 8,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "stop": (),
+        "seed": None,
+        "logprobs": False,
+        "top_logprobs": 0,
+    }
+    return ChatRequest(**fields | changes)
+
+
+async def until(condition: Callable[[], bool], why: Callable[[], object] = lambda: "", timeout_s: float = 20) -> None:
+    """Polls until `condition` holds."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(f"it never came true; {why()}") from None
+
+
+@asynccontextmanager
+async def running(folder: Path, model: Path, **sections: Any) -> AsyncIterator[Running]:
+    """A server with a job, started, without HTTP."""
+    worker = WorkerFolder(folder / "worker")
+    settings = ServerSettings("127.0.0.1", 0, folder / "data", make_job(model, **sections))
+    server = Server(settings, worker.command)
+    try:
+        server.start()
+        yield Running(server, worker)
+    finally:
+        await server.close()
+
+
+@contextmanager
+def listening(server: Server) -> Iterator[str]:
+    """The server's app over HTTP in a thread; yields its URL."""
+    config = uvicorn.Config(build_app(server), port=0, log_level="critical", timeout_graceful_shutdown=2)
+    http = _Http(config, server)
+    thread = threading.Thread(target=http.run, name="http")
+    thread.start()
+    try:
+        assert http.ready.wait(20)
+        port = http.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        http.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+class _Http(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._server = server
+        self.ready = threading.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # signals belong to the main thread
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        self.ready.set()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        await self._server.events.close()
+        await super().shutdown(sockets)
