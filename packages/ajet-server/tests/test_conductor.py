@@ -358,7 +358,8 @@ async def test_the_janitor_expires_the_silent(tmp_path: Path, model: Path, monke
     async with running(tmp_path, model, limits={"lease_s": 0.1}) as live:
         await live.reach(ROLLING)
         record = await live.open()
-        await until(lambda: live.server.runtime.episodes.view(record.id).status == "expired")
+        await until(lambda: bool(live.events("episode_lost")))
+        assert live.server.runtime.episodes.view(record.id).status == "expired"
         (lost,) = live.events("episode_lost")
         assert (lost["status"], lost["episode_id"]) == ("expired", record.id)
         assert "limits.lease_s=0.1" in lost["reason"]

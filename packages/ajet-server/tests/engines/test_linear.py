@@ -4,16 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from ajet_server.engines.linear import onednn_linear, use_onednn
+from ajet_server.engines.linear import OneDnnLinear, use_onednn
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("rows", [1, 7, 65])
 def test_results_agree_to_rounding(rows: int, bias: bool) -> None:
-    module, inputs = nn.Linear(48, 96, bias=bias), torch.randn(1, rows, 48)
+    plain, fast, inputs = nn.Linear(48, 96, bias=bias), OneDnnLinear(48, 96, bias=bias), torch.randn(1, rows, 48)
+    fast.load_state_dict(plain.state_dict())
     with torch.inference_mode():
-        torch.testing.assert_close(onednn_linear(module, inputs), module(inputs), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(fast(inputs), plain(inputs), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("capability", ["AVX512", "AVX2"])

@@ -14,6 +14,7 @@ from msgspec import structs
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
+from ajet_core.config import EngineConfig, Job, LimitsConfig, ModelConfig
 from ajet_core.errors import ConfigError, EngineFailedError, PromptTooLongError, RequestError
 from ajet_server.engines.base import IntIds
 from ajet_server.engines.torch_engine import TorchEngine
@@ -188,6 +189,17 @@ def test_logits_that_are_not_finite_fail_and_name_the_call(gqa_folder: Path, mak
     engine.submit(request("broken", ids(5, 6)))
     with pytest.raises(EngineFailedError, match="'broken' are not finite"):
         engine.step()
+
+
+def test_a_job_s_model_is_loaded(gqa_folder: Path) -> None:
+    job = Job(
+        model=ModelConfig(path=str(gqa_folder), device="cpu"),
+        engine=EngineConfig(max_model_len=64),
+        limits=LimitsConfig(max_completion_tokens=8),
+    )
+    engine = TorchEngine.load(job)
+    assert (engine.max_model_len, engine.vocab_size, engine.weight_version) == (64, 512, 0)
+    assert len(drain(engine, [request("a", ids(5, 6), 3)])["a"].token_ids) == 3
 
 
 def test_the_longest_sequence_is_what_the_model_knows(gqa_folder: Path, make_engine: MakeEngine) -> None:

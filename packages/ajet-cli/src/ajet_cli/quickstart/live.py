@@ -43,6 +43,7 @@ def updates_table(progress: Progress) -> Table:
         title="reward under each weight version; tokens and seconds of the update that followed",
         title_justify="left",
         box=box.SIMPLE_HEAD,
+        padding=(0, 0),
     )
     for name in ("weights", "reward", "tokens", "merged", "saved", "roll", "merge", "update", "save", "sync"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -12,7 +12,9 @@ from ajet_cli.quickstart.live import updates_table
 from ajet_cli.quickstart.progress import Progress
 from ajet_cli.quickstart.setup import Plan
 
-_PLOT_ROWS, _PLOT_COLUMNS = 14, 72
+_PLOT_ROWS, _PLOT_MAX_COLUMNS = 10, 60
+_TICK_COLUMNS = 10
+"""plotille writes a tick every ten columns; that many an update puts each tick on an update."""
 
 
 def collect_adapter(plan: Plan) -> Path:
@@ -59,21 +61,27 @@ def save_plot(progress: Progress, file: Path) -> None:
 
 def terminal_plot(rewards: list[float]) -> str:
     """Returns the reward curve drawn in characters."""
-    import plotext
+    import plotille
 
-    plotext.clear_figure()
-    plotext.plot_size(_PLOT_COLUMNS, _PLOT_ROWS)
-    plotext.plot(list(range(len(rewards))), rewards, marker="braille")
-    plotext.xticks(list(range(len(rewards))))
-    plotext.ylim(0, 1.05)
-    plotext.title("mean reward by update")
-    return plotext.build()
+    figure = plotille.Figure()
+    updates = max(len(rewards) - 1, 1)
+    figure.width, figure.height, figure.origin = min(updates * _TICK_COLUMNS, _PLOT_MAX_COLUMNS), _PLOT_ROWS, False
+    figure.set_x_limits(0, updates)
+    figure.set_y_limits(0, 1)
+    figure.x_label, figure.y_label = "updates", "mean reward"
+    figure.x_ticks_fkt = figure.y_ticks_fkt = _tick
+    figure.plot(range(len(rewards)), rewards)
+    return str(figure.show())
+
+
+def _tick(value: float, _: float) -> str:
+    return f"{value:.3g}"
 
 
 def show_report(progress: Progress, plan: Plan, adapter: Path, console: Console) -> None:
     """Prints the end for a person."""
     console.print(updates_table(progress))
-    console.print(terminal_plot(progress.rewards), highlight=False)
+    console.print(terminal_plot(progress.rewards), highlight=False, markup=False)
     for title, line in (("before", progress.rounds[0]), ("after", progress.rounds[-1])):
         for transcript in line["transcripts"]:
             body = "\n".join(f"[bold]{turn['role']:>9}[/] {_plain(turn['content'])}" for turn in transcript["transcript"])

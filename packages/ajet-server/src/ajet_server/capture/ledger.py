@@ -220,6 +220,7 @@ def _check(file: Path) -> None:
     with contextlib.closing(_connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         try:
             owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
+            tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
             problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
         except sqlite3.OperationalError:
             raise  # it cannot be opened
@@ -227,7 +228,7 @@ def _check(file: Path) -> None:
             raise _corrupted(file, error) from error
         if problem != "ok":
             raise _corrupted(file, problem)
-        if owner != APPLICATION_ID:
+        if tables and owner != APPLICATION_ID:  # without tables: a crash came between the file and its first transaction
             raise StorageError(f"{file} is not a ledger of ajet; it was not changed. Start with another data folder")
         refuse_newer(connection)
 

@@ -45,7 +45,7 @@ class SampledRow(Protocol):
 
 
 def sample(logits_SV: Tensor, rows: Sequence[SampledRow]) -> list[Draw]:
-    """Draws one token for every row.
+    """Draws one token for every row. The logits are overwritten: a copy would take as long as the rest.
 
     The log-probability is log softmax(logits / temperature), before truncation; at temperature 0, log softmax(logits).
 
@@ -56,10 +56,10 @@ def sample(logits_SV: Tensor, rows: Sequence[SampledRow]) -> list[Draw]:
     _refuse_non_finite(peak_S, rows)
     temperature_S = peak_S.new_tensor([row.sampling.temperature or 1.0 for row in rows])
     # The peak is subtracted before the division, so that a low temperature cannot overflow.
-    scaled_SV = (logits_SV - peak_S[:, None]).div_(temperature_S[:, None])
+    scaled_SV = logits_SV.sub_(peak_S[:, None]).div_(temperature_S[:, None])
     weights_SV = scaled_SV.exp()
-    log_total_S = weights_SV.sum(-1, dtype=torch.float64).log()
-    ids_S = _choose(logits_SV, weights_SV, rows)
+    log_total_S = _block_sums(_blocks(weights_SV)).sum(-1).log()
+    ids_S = _choose(scaled_SV, weights_SV, rows)
     logprobs_S = scaled_SV.gather(1, ids_S[:, None])[:, 0] - log_total_S
     tops = _likeliest(scaled_SV, log_total_S, rows)
     return [Draw(*draw) for draw in zip(ids_S.tolist(), logprobs_S.tolist(), tops, strict=True)]
@@ -75,13 +75,13 @@ def _refuse_non_finite(peak_S: Tensor, rows: Sequence[SampledRow]) -> None:
             )
 
 
-def _choose(logits_SV: Tensor, weights_SV: Tensor, rows: Sequence[SampledRow]) -> Tensor:
+def _choose(scaled_SV: Tensor, weights_SV: Tensor, rows: Sequence[SampledRow]) -> Tensor:
     """Returns i64[S]: the likeliest id where the temperature is 0, a drawn one elsewhere."""
     random = [at for at, row in enumerate(rows) if row.sampling.temperature > 0]
     greedy = [at for at, row in enumerate(rows) if row.sampling.temperature == 0]
-    ids_S = torch.empty(len(rows), dtype=torch.int64, device=logits_SV.device)
+    ids_S = torch.empty(len(rows), dtype=torch.int64, device=scaled_SV.device)
     if greedy:
-        ids_S[greedy] = logits_SV[greedy].argmax(-1)
+        ids_S[greedy] = scaled_SV[greedy].argmax(-1)
     if random:
         weights_RV = weights_SV[random] if greedy else weights_SV
         ids_S[random] = _draw(_truncate(weights_RV, [rows[at].sampling for at in random]), [rows[at] for at in random])
@@ -98,7 +98,7 @@ def _truncate(weights_RV: Tensor, samplings: Sequence[Sampling]) -> Tensor:
 
 
 def _kept(weights_RV: Tensor, samplings: Sequence[Sampling], width: int) -> Tensor:
-    """Looks at the `width` likeliest tokens, and at all of them where that does not settle it.
+    """Looks at the `width` likeliest tokens, and at more of them where that does not settle it.
 
     Top-k cuts first; top-p then keeps the fewest tokens whose share of what top-k left reaches it.
     """
@@ -114,7 +114,7 @@ def _kept(weights_RV: Tensor, samplings: Sequence[Sampling], width: int) -> Tens
     total_R = torch.where(limit_R <= width, mass_R, weights_RV.sum(-1, dtype=torch.float64))
     settled_R = (limit_R <= width) | ((limit_R == size) & (mass_R >= share_R * total_R))
     if width < size and not bool(settled_R.all()):
-        return _kept(weights_RV, samplings, size)
+        return _kept(weights_RV, samplings, 8 * width)
     before_RK = values_RK.cumsum(-1) - values_RK
     values_RK = values_RK.where(before_RK < (share_R * total_R)[:, None], 0.0)
     return torch.zeros_like(weights_RV).scatter_(1, ids_RK, values_RK.to(weights_RV.dtype))
@@ -126,12 +126,22 @@ def _draw(weights_RV: Tensor, rows: Sequence[SampledRow]) -> Tensor:
     Two levels, because a cumulative sum over the whole vocabulary in float32 would lose the rare tokens to rounding,
     and in float64 would take longer than the rest of sampling.
     """
-    count, size = weights_RV.shape
-    blocks_RNB = functional.pad(weights_RV, (0, -size % _BLOCK)).view(count, -1, _BLOCK)
+    blocks_RNB = _blocks(weights_RV)
     uniform_R = torch.tensor([row.rng.random() for row in rows], dtype=torch.float64, device=weights_RV.device)
-    block_R, rest_R = _invert(blocks_RNB.sum(-1, dtype=torch.float64), uniform_R)
-    place_R, _ = _invert(blocks_RNB[torch.arange(count), block_R].double(), rest_R)
+    block_R, rest_R = _invert(_block_sums(blocks_RNB), uniform_R)
+    place_R, _ = _invert(blocks_RNB[torch.arange(len(rows), device=block_R.device), block_R].double(), rest_R)
     return block_R * _BLOCK + place_R
+
+
+def _blocks(weights_RV: Tensor) -> Tensor:
+    """Returns the weights as f[R, N, 256], the last block filled up with 0."""
+    count, size = weights_RV.shape
+    return functional.pad(weights_RV, (0, -size % _BLOCK)).view(count, -1, _BLOCK)
+
+
+def _block_sums(blocks_RNB: Tensor) -> Tensor:
+    """Returns f64[R, N]. Within a block float32 is exact enough (1e-7), and summing in float64 copies everything."""
+    return blocks_RNB.sum(-1).double()
 
 
 def _invert(weights_RN: Tensor, share_R: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,9 @@ from ajet_server.engines.prefix_cache import PrefixCache, common_prefix
 _WORTH_WAITING = 16
 """Tokens. To wait for another call's prompt costs at least a step; a shorter beginning is faster to compute again."""
 
+_AHEAD = 128
+"""Tokens of room made for a call before it needs them; to make room moves all that is stored."""
+
 
 class Scheduler:
     """The calls that wait and the calls that hold a slot.
@@ -101,7 +104,8 @@ class Scheduler:
             call.slot = len(self._slots)
             self._slots.append(call)
             self._prefilling.append(call)
-        self.store.reserve(len(self._slots), max((call.known for call in self._slots), default=0))
+        ahead = (min(call.known + _AHEAD, len(call.tokens)) for call in self._slots)
+        self.store.reserve(len(self._slots), max(ahead, default=0))
 
     def _ready(self, call: Call) -> bool:
         """Returns whether the call may compute; the first time, copies the beginning that others have computed.

@@ -152,12 +152,12 @@ class Episodes:
         if held >= self._limits.max_open_episodes:
             raise UnavailableError(f"{held} episodes are open, the bound (limits.max_open_episodes)", retry_after_s=1.0)
         record = self._record(body, weight_version)
+        self._being_written += 1
         await to_the_end(self._insert(record))
         await self._announce(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
         return record
 
     async def _insert(self, record: EpisodeRecord) -> None:
-        self._being_written += 1
         try:
             await self._ledger.write(lambda db: records.insert_episode(db, record))
         except BaseException:

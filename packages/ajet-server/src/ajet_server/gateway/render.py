@@ -23,6 +23,17 @@ from ajet_server.models.folder import ModelFolder
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
+_STUMBLES = (
+    jinja2.TemplateError,
+    TypeError,
+    LookupError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What a template may raise over messages that it was not written for."""
+
 
 class ChatRenderer:
     """Renders conversations for one model and turns sampled ids back into text."""
@@ -43,7 +54,7 @@ class ChatRenderer:
             text = self._template.render(
                 messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._names
             )
-        except (jinja2.TemplateError, TypeError, LookupError, ValueError, AttributeError, ArithmeticError) as error:
+        except _STUMBLES as error:
             raise RequestError(
                 f"messages: the model's chat template refuses them: {error}", field="messages"
             ) from error

@@ -59,12 +59,12 @@ async def require_control(episode_id: str, request: Request, server: ServerDep) 
 async def require_view(episode_id: str, request: Request, server: ServerDep) -> None:
     """Lets whoever may use `/api` look at an episode, and the holder of its control key on any bind."""
     if bearer(request) is None:
-        require_admin(request, server)
+        await require_admin(request, server)
     else:
-        require_control(episode_id, request, server)
+        await require_control(episode_id, request, server)
 
 
-def require_episode(request: Request, server: ServerDep) -> OpenState:
+async def require_episode(request: Request, server: ServerDep) -> OpenState:
     """Returns the open episode of the agent's key."""
     key = bearer(request)
     if key is None:

@@ -8,7 +8,7 @@ import time
 from typing import Annotated, Any, Literal
 
 from ajet_core.errors import RequestError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ajet_server.gateway.request import ChatRequest, ChatResult
 
@@ -37,18 +37,28 @@ _OFF: dict[str, tuple[Any, ...]] = {
 """Fields that are known and not served yet, with the values that ask for nothing. `null` always asks for nothing."""
 
 
+def _characters(text: str) -> str:
+    """JSON can name half a surrogate pair (`"\\ud800"`), which is no character: neither tokenizer nor ledger takes it."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("half of a surrogate pair is no character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_characters)]
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part]
-    name: str | None = None
-    tool_call_id: str | None = None
+    content: Text | list[_Part]
+    name: Text | None = None
+    tool_call_id: Text | None = None
 
     def plain(self) -> dict[str, str]:
         """The message as a chat template wants it."""
@@ -66,7 +76,7 @@ class _Body(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    stop: str | Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=4)] | None = None
+    stop: Text | Annotated[list[Annotated[Text, Field(min_length=1)]], Field(max_length=4)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -124,13 +134,22 @@ def _validate(raw: dict[str, Any]) -> _Body:
     try:
         return _Body.model_validate(raw)
     except ValidationError as error:
-        item = error.errors(include_url=False)[0]
-        path = ".".join(str(part) for part in item["loc"] if not _is_branch(part))
+        path, item = _most_precise(error)
         if item["type"] == "extra_forbidden":
             raise RequestError(f"{path}: unknown field", field=path) from error
         if item["type"] == "missing":
             raise RequestError(f"{path}: required, but not given", field=path) from error
         raise RequestError(f"{path}: got {_short(item['input'])}; {item['msg']}", field=path) from error
+
+
+def _most_precise(error: ValidationError) -> tuple[str, Any]:
+    """Returns the first mistake and its path; where branches of a union disagree, that of the one that got furthest."""
+    found = [
+        (".".join(str(part) for part in item["loc"] if not _is_branch(part)), item)
+        for item in error.errors(include_url=False)
+    ]
+    first = found[0][0]
+    return max((entry for entry in found if entry[0].startswith(first)), key=lambda entry: len(entry[0]))
 
 
 def _is_branch(part: object) -> bool:

@@ -1,0 +1,80 @@
+import json
+from pathlib import Path
+
+import pytest
+from ajet_cli.main import cli, main
+from click.testing import CliRunner
+
+
+def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["ajet", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0)
+
+
+def test_help_names_every_command() -> None:
+    text = CliRunner().invoke(cli, ["--help"]).output
+    for name in ("job", "quickstart", "server"):
+        assert f"\n  {name}" in text
+
+
+def test_an_unknown_command_is_refused() -> None:
+    result = CliRunner().invoke(cli, ["trian"])
+    assert result.exit_code == 2
+    assert "trian" in result.output
+
+
+@pytest.mark.parametrize("command", [["job", "init"], ["job", "validate"], ["server", "start"], ["server", "status"], ["server", "stop"], ["quickstart"]])
+def test_every_command_takes_json(command: list[str]) -> None:
+    assert "--json" in CliRunner().invoke(cli, [*command, "--help"]).output
+
+
+def test_init_then_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.yaml"
+    assert _main(monkeypatch, "job", "init", str(file), "--model", "/no/model", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"file": str(file)}
+    assert _main(monkeypatch, "job", "validate", str(file), "--json") == 1
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert (error["code"], error["field"]) == ("invalid_config", "model.path")
+
+
+def test_init_never_overwrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("mine")
+    assert _main(monkeypatch, "job", "init", str(file)) == 1
+    assert "exists already" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_no_server_in_the_folder(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _main(monkeypatch, "server", command, "--data-dir", str(tmp_path)) == 1
+    assert f"no server runs in {tmp_path}" in capsys.readouterr().err
+
+
+def test_status_of_a_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from ajet_client.testing import FakeServer
+
+    with FakeServer().serve() as server:
+        assert _main(monkeypatch, "server", "status", "--url", server.url, "--json") == 0
+        status = json.loads(capsys.readouterr().out)
+        assert _main(monkeypatch, "server", "status", "--url", server.url) == 0
+    assert status["state"] == "rolling"
+    assert "state     rolling" in capsys.readouterr().out
+
+
+def test_tiny_and_model_contradict(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["quickstart", "--tiny", "--model", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "leave --model out" in result.output
+
+
+def test_a_missing_model_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert _main(monkeypatch, "quickstart", "--model", "/no/model", "--out", str(out), "--json") == 1
+    assert json.loads(capsys.readouterr().err.splitlines()[-1])["error"]["field"] == "model.path"

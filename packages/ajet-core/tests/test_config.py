@@ -1,0 +1,95 @@
+import inspect
+from typing import Any
+
+import pytest
+from ajet_core.config import Job
+from ajet_core.config_errors import config_error, section_at
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+_MODEL = {"path": "m"}
+
+
+def _refusal(data: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as refused:
+        Job.model_validate(data)
+    return config_error(refused.value).message
+
+
+def test_a_model_path_is_enough() -> None:
+    job = Job.model_validate({"model": _MODEL})
+    assert (job.method, job.batch.policy, job.engine.name) == ("lora", "groups", "torch")
+    assert job.adapter is not None
+    assert job.adapter.rank == 16
+
+
+def test_full_training_has_no_adapter() -> None:
+    assert Job.model_validate({"model": _MODEL, "method": "full"}).adapter is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({}, "model: required, but not given"),
+        ({"optimizer": {"learning_rat": 1}}, "optimizer.learning_rat: unknown field; did you mean learning_rate?"),
+        ({"optimzer": {}}, "optimzer: unknown field; did you mean optimizer?"),
+        ({"batch": {"zzz": 1}}, "batch.zzz: unknown field; known here: policy, size"),
+        ({"batch": {"size": 0}}, "batch.size: got 0; input should be greater than 0"),
+        ({"optimizer": {"learning_rate": float("nan")}}, "optimizer.learning_rate: got nan"),
+        ({"algorithm": {"name": "ppo2"}}, "algorithm.name: got 'ppo2'; input should be 'grpo'"),
+        ({"trainer": None}, "trainer: got None"),
+        ({"method": "full", "lora": {}}, "lora: is set, but method is 'full'; remove one"),
+        ({"batch": {"min_reward_spread": 0.1}}, "batch.min_reward_spread: has no effect with policy 'groups'"),
+        ({"batch": {"group_size": 1}}, "batch.group_size: 1 leaves nothing to compare"),
+        ({"batch": {"max_pool_episodes": 8}}, "batch.max_pool_episodes: 8 can never hold one batch of 32"),
+        ({"engine": {"max_model_len": 100}}, "limits.max_completion_tokens: 1024 leaves no room"),
+    ],
+)
+def test_what_cannot_be_is_named(data: dict[str, Any], said: str) -> None:
+    full = data if not data else {"model": _MODEL, **data}
+    assert said in _refusal(full)
+
+
+def test_every_mistake_gets_a_line_and_the_first_is_the_field() -> None:
+    with pytest.raises(ValidationError) as refused:
+        Job.model_validate({"batch": {"size": 0}, "seed": -1})
+    error = config_error(refused.value)
+    assert len(error.message.splitlines()) == 3
+    assert error.field == "seed"
+
+
+def _sections(section: type[BaseModel] = Job, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], type[BaseModel]]]:
+    found = [(path, section)]
+    for name in section.model_fields:
+        child = section_at((*path, name))
+        if child is not None:
+            found += _sections(child, (*path, name))
+    return found
+
+
+def test_every_field_has_a_docstring() -> None:
+    for path, section in _sections():
+        assert inspect.getdoc(section), path
+        for name, field in section.model_fields.items():
+            is_section = section_at((*path, name)) is not None
+            assert field.description or is_section, f"{'.'.join((*path, name))} has no docstring"
+
+
+def test_no_field_is_an_import_path() -> None:
+    for path, section in _sections():
+        for name in section.model_fields:
+            assert not name.endswith(("_class", "_module", "_factory", "_fn")), (*path, name)
+
+
+@given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=5), max_size=4))
+def test_any_mapping_is_a_job_or_a_sentence(data: dict[str, Any]) -> None:
+    try:
+        Job.model_validate({"model": _MODEL, **data})
+    except ValidationError as error:
+        assert config_error(error).message
+
+
+def test_a_job_survives_json() -> None:
+    job = Job.model_validate({"model": _MODEL, "lora": {"rank": 4, "targets": ["q_proj"]}})
+    assert Job.model_validate_json(job.model_dump_json()) == job

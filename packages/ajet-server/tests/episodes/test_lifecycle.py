@@ -1,0 +1,432 @@
+"""Contracts 2 and 3: open -> finished | aborted | expired, each durable, repeatable and fenced."""
+
+import asyncio
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ajet_core.config import BatchConfig, LimitsConfig
+from ajet_core.episode import EpisodeKind, EpisodeStatus
+from ajet_core.errors import (
+    AjetError,
+    ConflictError,
+    EpisodeClosedError,
+    KeyRefusedError,
+    NotFoundError,
+    StorageError,
+    UnavailableError,
+)
+from ajet_core.wire import FinishEpisode, OpenEpisode
+from ajet_server.capture import records
+from ajet_server.capture.ledger import Ledger
+from ajet_server.capture.records import CallRecord, EpisodeRecord
+from ajet_server.episodes.keys import KeyMaker
+from ajet_server.episodes.lifecycle import Episodes
+from ajet_server.episodes.pool import Pool
+from ajet_server.observe.bus import EventLog
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
+
+pytestmark = pytest.mark.anyio
+ABORTED, EXPIRED, FINISHED = EpisodeStatus.ABORTED, EpisodeStatus.EXPIRED, EpisodeStatus.FINISHED
+KEYS = KeyMaker(b"k" * 32)
+
+
+def admit(_: EpisodeKind) -> None:
+    """Always."""
+
+
+@dataclass
+class Book:
+    ledger: Ledger
+    pool: Pool
+    episodes: Episodes
+
+    async def open(self, request_id: str, **fields: Any) -> EpisodeRecord:
+        return await self.episodes.open(OpenEpisode(request_id=request_id, **fields), 0, admit)
+
+    async def call(self, record: EpisodeRecord, version: int = 0) -> None:
+        """What the gateway does with one call."""
+        state = self.episodes.agent(KEYS.key(record.attempt_id, "agent"))
+        seq = state.next_seq
+        state.next_seq += 1
+        call = CallRecord(
+            f"{record.id}/{seq}", record.id, seq, b"\0" * 8, b"\0" * 4, b"\0" * 4, "{}", 1.0, version, "stop", 0, "[]", ""
+        )
+        await self.ledger.write(lambda db: records.insert_call(db, call))
+        state.recorded += 1
+        state.oldest_version = version if state.oldest_version is None else min(state.oldest_version, version)
+
+    async def finish(self, record: EpisodeRecord, reward: float = 1.0) -> Any:
+        return await self.episodes.finish(record.id, FinishEpisode(reward=reward))
+
+
+def open_book(file: Path, **limits: Any) -> Book:
+    ledger = Ledger(file)
+    pool = Pool(BatchConfig(policy="groups", size=2, group_size=2, max_pool_episodes=6), quiet_s=1e9)
+    episodes = Episodes(ledger, pool, KEYS, EventLog(ledger), LimitsConfig(**limits))
+    episodes.restore()
+    return Book(ledger, pool, episodes)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Iterator[Book]:
+    book = open_book(tmp_path / "l")
+    yield book
+    book.ledger.close()
+
+
+async def outcomes(*jobs: Awaitable[Any]) -> list[Any]:
+    return await asyncio.gather(*jobs, return_exceptions=True)
+
+
+async def test_fifty_times_the_same_request_is_one_episode(book: Book) -> None:
+    opened = await asyncio.gather(*(book.open("same", task="t") for _ in range(50)))
+    assert len({record.id for record in opened}) == 1
+    assert book.episodes.open_count == 1
+    assert (await book.open("same", task="t")).id == opened[0].id
+
+
+async def test_of_finish_and_abort_exactly_one_wins(book: Book) -> None:
+    for number in range(10):
+        record = await book.open(str(number), kind="eval")
+        jobs: list[Awaitable[Any]] = [
+            book.finish(record),
+            book.episodes.lose(record.id, ABORTED, "the race"),
+            book.episodes.lose(record.id, EXPIRED, "the race"),
+            book.finish(record),
+        ]
+        results = await outcomes(*(jobs if number % 2 else reversed(jobs)))
+        finished = [result for result in results if getattr(result, "status", None) is FINISHED]
+        lost = [result for result in results if getattr(result, "status", None) in (ABORTED, EXPIRED)]
+        refused = [result for result in results if isinstance(result, EpisodeClosedError)]
+        assert sorted([len(finished), len(lost)]) == [0, 2]
+        assert len(refused) == 2
+
+
+async def test_different_rewards_at_once(book: Book) -> None:
+    record = await book.open("one", task="t")
+    await book.call(record)
+    results = await outcomes(*(book.finish(record, reward / 10) for reward in range(10)))
+    views = [result for result in results if not isinstance(result, AjetError)]
+    assert len(views) == 1
+    assert book.episodes.view(record.id).reward == views[0].reward
+    assert len(book.pool.rows) == 1
+
+
+async def test_one_slot_is_refilled(book: Book) -> None:
+    first, second = await book.open("1", task="t"), await book.open("2", task="t")
+    assert first.group_id == second.group_id
+    await book.episodes.lose(first.id, ABORTED, "the test")
+    third = await book.open("3", task="t")
+    assert third.group_id == second.group_id, "the one slot, not the group"
+    assert (await book.open("4", task="t")).group_id != second.group_id
+
+
+async def test_no_more_than_the_next_batch_is_handed_out(book: Book) -> None:
+    for number in range(4):
+        await book.open(str(number), task="t")
+    with pytest.raises(UnavailableError, match=r"all under way \(2 of 2\); waiting for: 0 of 2 groups complete"):
+        await book.open("5", task="t")
+
+
+async def test_concurrent_openings_keep_the_bound(tmp_path: Path) -> None:
+    book = open_book(tmp_path / "l", max_open_episodes=5)
+    results = await outcomes(*(book.open(str(number), kind="eval") for number in range(20)))
+    assert book.episodes.open_count == 5
+    refusals = [result for result in results if isinstance(result, UnavailableError)]
+    assert len(refusals) == 15
+    assert refusals[0].retry_after_s == 1
+    book.ledger.close()
+
+
+async def test_groups_that_the_client_names(book: Book) -> None:
+    await book.open("1", task="t", group_id="mine")
+    await book.open("2", task="t", group_id="mine")
+    with pytest.raises(ConflictError, match="has all its 2 episodes") as caught:
+        await book.open("3", task="t", group_id="mine")
+    assert caught.value.field == "group_id"
+    with pytest.raises(ConflictError, match="belongs to task"):
+        await book.open("4", task="other", group_id="mine")
+    assert (await book.open("5", task="t")).group_id != "mine"
+
+
+async def test_what_cannot_be_finished(book: Book) -> None:
+    record = await book.open("1", task="t")
+    with pytest.raises(ConflictError, match="made no call"):
+        await book.finish(record)
+    book.episodes.agent(KEYS.key(record.attempt_id, "agent")).in_flight = 2
+    with pytest.raises(UnavailableError, match=r"has 2 call\(s\) still running") as caught:
+        await book.finish(record)
+    assert caught.value.retry_after_s == 1
+    with pytest.raises(NotFoundError):
+        await book.episodes.finish("ep_nobody", FinishEpisode(reward=1.0))
+
+
+async def test_keys(book: Book) -> None:
+    record = await book.open("1", task="t")
+    other = await book.open("2", task="t")
+    agent, control = KEYS.key(record.attempt_id, "agent"), KEYS.key(record.attempt_id, "control")
+    book.episodes.check_control(record.id, control)
+    for key in (agent, KEYS.key(other.attempt_id, "control"), ""):
+        with pytest.raises(KeyRefusedError):
+            book.episodes.check_control(record.id, key)
+    with pytest.raises(NotFoundError):
+        book.episodes.check_control("ep_nobody", control)
+    with pytest.raises(KeyRefusedError):
+        book.episodes.agent(control)
+    await book.episodes.lose(record.id, ABORTED, "the test")
+    with pytest.raises(EpisodeClosedError, match="aborted"):
+        book.episodes.agent(agent)
+    with pytest.raises(EpisodeClosedError):
+        book.episodes.heartbeat(record.id)
+
+
+async def test_a_cancelled_opening_leaves_no_ghost(book: Book) -> None:
+    task = asyncio.create_task(book.open("1", task="t"))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    in_ledger = book.ledger.read_now(records.open_episodes)
+    assert book.episodes.open_count == len(in_ledger)
+    assert sum(group.size for group in book.pool.groups) == len(in_ledger)
+    await book.open("1", task="t")
+    assert book.episodes.open_count == 1
+
+
+async def test_a_cancelled_finish_keeps_memory_and_disk_together(book: Book) -> None:
+    record = await book.open("1", task="t")
+    await book.call(record)
+    task = asyncio.create_task(book.finish(record))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    await outcomes(task)
+    finished = book.episodes.view(record.id).status is FINISHED
+    assert len(book.pool.rows) == finished
+    assert book.episodes.open_count == (not finished)
+    assert (await book.finish(record)).reward == 1.0
+
+
+async def test_a_disk_that_refuses_changes_nothing(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(_: object) -> None:
+        raise StorageError("disk full")
+
+    record = await book.open("1", task="t")
+    await book.call(record)
+    with monkeypatch.context() as patched:
+        patched.setattr(book.ledger, "write", full)
+        for job in (book.finish(record), book.open("2", task="t"), book.episodes.lose(record.id, ABORTED, "x")):
+            with pytest.raises(StorageError):
+                await job
+    assert book.episodes.open_count == 1
+    assert sum(group.size for group in book.pool.groups) == 1
+    await book.finish(record)
+
+
+async def test_expiry_spares_those_renewed_or_finished_meanwhile(tmp_path: Path) -> None:
+    book = open_book(tmp_path / "l", lease_s=60)
+    silent, renewed, finished, busy = [await book.open(str(n), kind="eval") for n in range(4)]
+    for record in (silent, renewed, finished, busy):
+        book.episodes._open[record.id].lease_until = 0
+    book.episodes._open[busy.id].in_flight = 1
+    expiring = asyncio.create_task(book.episodes.expire_silent())
+    await asyncio.sleep(0)
+    book.episodes.heartbeat(renewed.id)
+    await book.finish(finished)
+    assert await expiring == 1
+    statuses = [book.episodes.view(record.id).status for record in (silent, renewed, finished, busy)]
+    assert statuses == [EXPIRED, "open", FINISHED, "open"]
+    book.ledger.close()
+
+
+async def test_even_the_lively_expire_in_the_end(book: Book) -> None:
+    record = await book.open("1", kind="eval")
+    state = book.episodes._open[record.id]
+    state.expires_at, state.in_flight = 0, 1
+    assert book.episodes.heartbeat(record.id) < 0
+    await book.episodes.expire_silent()
+    assert "limits.max_episode_s" in (book.episodes.view(record.id).reason or "")
+
+
+async def test_calls_before_a_restart_count(tmp_path: Path) -> None:
+    book = open_book(tmp_path / "l")
+    record = await book.open("1", task="t")
+    await book.call(record, version=0)
+    book.episodes.agent(KEYS.key(record.attempt_id, "agent")).next_seq += 1  # of a call that failed
+    await book.call(record, version=1)
+    book.ledger.close()
+    again = open_book(tmp_path / "l")
+    await again.call(record, version=2)
+    await again.finish(record)
+    assert [row.oldest_version for row in again.pool.rows] == [0]
+    assert again.pool.rows == again.ledger.read_now(records.pool_rows)
+    again.ledger.close()
+
+
+async def test_a_thousand_at_once(tmp_path: Path) -> None:
+    book = open_book(tmp_path / "l", max_open_episodes=1000)
+
+    async def one(number: int) -> None:
+        record = await book.open(str(number), kind="eval")
+        await book.call(record)
+        await book.finish(record)
+
+    await asyncio.gather(*(one(number) for number in range(1000)))
+    finished = book.ledger.read_now(
+        lambda db: db.execute("SELECT count(*) FROM episodes WHERE status = 'finished'").fetchone()[0]
+    )
+    assert finished == 1000
+    assert book.episodes.open_count == 0
+    assert (book.episodes._by_agent_key, book.episodes._opening, book.pool.groups) == ({}, {}, [])
+    book.ledger.close()
+
+
+class Life(RuleBasedStateMachine):
+    """Clients that open, call, close and repeat themselves, and a server that is restarted in between."""
+
+    opened = Bundle("opened")
+
+    def __init__(self) -> None:
+        super().__init__()
+        import tempfile
+
+        self.folder = tempfile.TemporaryDirectory()
+        self.runner = asyncio.Runner()
+        self.book = self.runner.run(self._opened())
+        self.grants: dict[str, EpisodeRecord] = {}
+        self.status: dict[str, tuple[EpisodeStatus, float | None]] = {}
+        self.calls: dict[str, int] = {}
+
+    async def _opened(self) -> Book:
+        return open_book(Path(self.folder.name) / "l")
+
+    def teardown(self) -> None:
+        self.book.ledger.close()
+        self.runner.close()
+        self.folder.cleanup()
+
+    def attempt(self, job: Awaitable[Any]) -> Any:
+        async def run() -> Any:
+            return await job
+
+        try:
+            return self.runner.run(run())
+        except AjetError as error:
+            return error
+
+    @rule(
+        target=opened,
+        request=st.sampled_from("abcdefghij"),
+        task=st.sampled_from(["x", "y", "z"]),
+        kind=st.sampled_from(["train", "train", "train", "eval"]),
+        group=st.sampled_from([None, None, "mine"]),
+    )
+    def open(self, request: str, task: str, kind: str, group: str | None) -> Any:
+        result = self.attempt(self.book.open(request, task=task, kind=kind, group_id=group))
+        known = self.grants.get(request)
+        if known is None and isinstance(result, EpisodeRecord):
+            self.grants[request] = result
+            self.status[result.id], self.calls[result.id] = (EpisodeStatus.OPEN, None), 0
+            return result
+        if known is not None and self.status[known.id][0] is EpisodeStatus.OPEN:
+            assert result == known, "the same request, the same grant"
+        else:
+            assert isinstance(result, ConflictError | UnavailableError)
+        return multiple()
+
+    @rule(record=opened)
+    def call(self, record: EpisodeRecord) -> None:
+        result = self.attempt(self.book.call(record))
+        if self.status[record.id][0] is EpisodeStatus.OPEN:
+            assert result is None
+            self.calls[record.id] += 1
+        else:
+            assert isinstance(result, EpisodeClosedError), "closed keys are refused"
+
+    @rule(record=opened, reward=st.sampled_from([0.0, 1.0]))
+    def finish(self, record: EpisodeRecord, reward: float) -> None:
+        result = self.attempt(self.book.finish(record, reward))
+        status, before = self.status[record.id]
+        if status is EpisodeStatus.OPEN and (self.calls[record.id] or record.kind is EpisodeKind.EVAL):
+            assert (result.status, result.reward) == (FINISHED, reward)
+            self.status[record.id] = (FINISHED, reward)
+        elif status is EpisodeStatus.OPEN:
+            assert isinstance(result, ConflictError)
+        elif status is FINISHED and before == reward:
+            assert result == self.book.episodes.view(record.id), "a repeat gets the same answer"
+        else:
+            assert isinstance(result, EpisodeClosedError)
+
+    @rule(record=opened, status=st.sampled_from([ABORTED, EXPIRED]))
+    def lose(self, record: EpisodeRecord, status: EpisodeStatus) -> None:
+        result = self.attempt(self.book.episodes.lose(record.id, status, "the test"))
+        before = self.status[record.id][0]
+        if before is FINISHED:
+            assert isinstance(result, EpisodeClosedError)
+            return
+        if before is EpisodeStatus.OPEN:
+            self.status[record.id] = (status, None)
+        assert result.status is self.status[record.id][0]
+
+    @rule(record=opened)
+    def expire(self, record: EpisodeRecord) -> None:
+        state = self.book.episodes._open.get(record.id)
+        if state is None:
+            return
+        state.lease_until = 0
+        assert self.attempt(self.book.episodes.expire_silent()) == 1
+        self.status[record.id] = (EXPIRED, None)
+
+    @rule(record=opened)
+    def late_call(self, record: EpisodeRecord) -> None:
+        """A result that comes back after the episode closed, past the key check."""
+        if self.status[record.id][0] is EpisodeStatus.OPEN:
+            return
+        late = CallRecord(f"late/{record.id}", record.id, 99, b"", b"", b"", "{}", 1.0, 0, "stop", 0, "[]", "")
+        result = self.attempt(self.book.ledger.write(lambda db: records.insert_call(db, late)))
+        assert isinstance(result, EpisodeClosedError)
+
+    @precondition(lambda self: self.grants)
+    @rule()
+    def restart(self) -> None:
+        self.book.ledger.close()
+        self.book = self.runner.run(self._opened())
+
+    @invariant()
+    def groups_are_never_over_full(self) -> None:
+        sizes = {group.id: group.size for group in self.book.pool.groups}
+        assert all(size <= 2 for size in sizes.values())
+        held = [
+            record.group_id
+            for record in self.grants.values()
+            if record.kind is EpisodeKind.TRAIN and self.status[record.id][0] in (EpisodeStatus.OPEN, FINISHED)
+        ]
+        assert sizes == {group: held.count(group) for group in held}
+
+    @invariant()
+    def nothing_acknowledged_is_lost(self) -> None:
+        views = {record.id: self.book.episodes.view(record.id) for record in self.grants.values()}
+        assert {name: (view.status, view.reward) for name, view in views.items()} == self.status
+        assert {name: view.calls for name, view in views.items()} == self.calls
+
+    @invariant()
+    def memory_equals_the_ledger(self) -> None:
+        assert self.book.pool.rows == self.book.ledger.read_now(records.pool_rows)
+        in_ledger = self.book.ledger.read_now(records.open_episodes)
+        states = self.book.episodes._open
+        assert {record.id for record, _ in in_ledger} == set(states)
+        for record, so_far in in_ledger:
+            state = states[record.id]
+            assert (state.record, state.recorded, state.next_seq) == (record, so_far.count, so_far.next_seq)
+            assert state.oldest_version == so_far.oldest_version
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(
+    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)

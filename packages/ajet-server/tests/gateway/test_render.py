@@ -1,0 +1,130 @@
+"""Prompts equal those of transformers, id for id, for any template."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from ajet_core.errors import ConfigError, RequestError
+from ajet_server.demo.micro import make_micro_model
+from ajet_server.gateway.render import ChatRenderer
+from ajet_server.models.folder import open_model_folder
+from hypothesis import given
+from hypothesis import strategies as st
+from server_helpers import make_folder
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+TEMPLATES = {
+    "alternating": """
+{{ bos_token }}{% for message in messages %}
+    {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{ raise_exception('roles must alternate') }}
+    {% endif %}
+    {{ message['role'] }}: {{ message['content'] | trim }}{{ eos_token }}
+{% endfor %}
+{% if add_generation_prompt %}assistant:{% endif %}""",
+    "json": "{% for m in messages %}{{ m | tojson }}{{ m | tojson(indent=2) }}{{ {'b': 1, 'a': 'é<'} | "
+    "tojson(sort_keys=true, ensure_ascii=true, separators=(',', ':')) }}{% endfor %}",
+    "loops": "{% for m in messages %}{% if loop.index > 3 %}{% break %}{% endif %}{% if m.role == 'system' %}"
+    "{% continue %}{% endif %}{{ m.role }}={{ m.content }};{% endfor %}",
+    "optional": "{% if tools is not none %}tools{% endif %}{% if documents %}documents{% endif %}"
+    "{% if tools is defined %}defined{% endif %}{{ unk_token }}{{ mask_token }}"
+    "{% if sep_token is defined %}sep{% endif %}{{ bos_token }}{{ messages[0].content }}",
+    "generation": "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{{ eos_token }}"
+    "{% endgeneration %}{% else %}{{ m.content }}\n{% endif %}{% endfor %}",
+    "namespace": "{% set ns = namespace(last='') %}{% for m in messages %}{% set ns.last = m.content %}{% endfor %}"
+    "{{ ns.last }}{% macro shout(x) %}{{ x | upper }}!{% endmacro %}{{ shout(messages[0].role) }}",
+    "day": "{{ strftime_now('%d %b %Y') }} {{ messages[-1].content[:3] }}",
+}
+message = st.fixed_dictionaries(
+    {
+        "role": st.sampled_from(["system", "user", "assistant", "tool"]),
+        "content": st.one_of(
+            st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+            st.sampled_from(["<|im_start|>system\n", "<|im_end|>", " <|im_end|>\n", "\u200b", "a\r\nb", "{{ 1 }}"]),
+        ),
+    },
+    optional={"name": st.just("bob")},
+)
+conversations = st.lists(message, min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module", params=["micro", *TEMPLATES])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[ChatRenderer, Any]:
+    """Ours and theirs, over one folder."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "micro":
+        make_micro_model(folder)
+    else:
+        make_folder(folder, TEMPLATES[request.param])
+    return ChatRenderer(open_model_folder(folder)), AutoTokenizer.from_pretrained(folder)
+
+
+@given(conversation=conversations)
+def test_the_ids_are_those_of_transformers(
+    pair: tuple[ChatRenderer, PreTrainedTokenizerFast], conversation: list[dict[str, Any]]
+) -> None:
+    ours, theirs = pair
+    before = datetime.now().date()
+    try:
+        expected = theirs.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+    except jinja2.TemplateError as error:
+        with pytest.raises(RequestError, match="refuses them") as caught:
+            ours.prompt_ids(conversation)
+        assert str(error) in caught.value.message
+        return
+    found = ours.prompt_ids(conversation).tolist()
+    assert found == expected or before != datetime.now().date()
+
+
+@given(st.lists(st.integers(0, 250), max_size=30))
+def test_the_text_is_that_of_transformers(pair: tuple[ChatRenderer, PreTrainedTokenizerFast], ids: list[int]) -> None:
+    ours, theirs = pair
+    assert ours.text(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert [ours.token(item) for item in ids] == [theirs.decode([item]) for item in ids]
+
+
+def test_nothing_is_cut_off_or_filled_up(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(length=64)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    conversation = [{"role": "user", "content": "x " * 100}]
+    found = ChatRenderer(open_model_folder(folder)).prompt_ids(conversation).tolist()
+    theirs = AutoTokenizer.from_pretrained(folder)
+    assert found == theirs.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
+    assert len(found) > 64
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ messages[5]['content'] }}",
+        "{{ messages[0].content + 1 }}",
+        "{{ 1 / 0 }}",
+        "{{ range(10 ** 9) }}",
+        "{{ messages[0].__class__.__mro__ }}",
+        "{{ messages.append(1) }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+    ],
+)
+def test_a_template_that_stumbles_is_a_refusal(tmp_path: Path, template: str) -> None:
+    renderer = ChatRenderer(open_model_folder(make_folder(tmp_path, template)))
+    with pytest.raises(RequestError, match="refuses them"):
+        renderer.prompt_ids([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize("template", ["{% for %}", "{% import os %}", "{{ x | no_such_filter }}"])
+def test_a_template_that_is_none(tmp_path: Path, template: str) -> None:
+    with pytest.raises(ConfigError, match="not valid Jinja"):
+        ChatRenderer(open_model_folder(make_folder(tmp_path, template)))
+
+
+def test_a_tokenizer_that_is_none(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigError, match="is no tokenizer"):
+        ChatRenderer(open_model_folder(folder))
