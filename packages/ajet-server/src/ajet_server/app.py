@@ -7,11 +7,13 @@ from contextlib import asynccontextmanager
 import uvicorn
 from ajet_core.errors import ConfigError
 from fastapi import FastAPI
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ajet_server import __version__
 from ajet_server.routes import agents, control, episodes, health
 from ajet_server.routes.errors import install_error_handlers
+from ajet_server.routes.limits import AnnouncedLengthMiddleware
 from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
 
@@ -32,12 +34,13 @@ def build_app(server: Server) -> FastAPI:
         title="ajet swarm server",
         version=__version__,
         lifespan=lifespan,
-        max_body_size=server.settings.max_request_bytes,
         docs_url="/api/docs",
         openapi_url="/api/openapi.json",
         redoc_url=None,
     )
     app.state.server = server
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=server.settings.max_request_bytes)
+    app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)
     if server.settings.is_loopback:
         # A web page that resolves its own name to 127.0.0.1 (DNS rebinding) still sends that name.
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", "::1"])

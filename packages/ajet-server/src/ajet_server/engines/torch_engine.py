@@ -127,7 +127,7 @@ class TorchEngine:
         Returns the calls that this step finished.
 
         Raises:
-            EngineFailedError: the logits are not finite. The engine is of no use then until weights are loaded.
+            EngineFailedError: the logits are not finite. The engine is of no use after that.
         """
         step = self._scheduler.next_step()
         if not step.tokens:

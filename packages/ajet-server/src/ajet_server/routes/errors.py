@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 log = logging.getLogger("ajet.http")
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 410: "permission_error"}
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
+_HTTP_CODES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -76,7 +76,16 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     """Routing's own errors: no such path, wrong method, body too large."""
     if not isinstance(error, HTTPException):
         raise error
-    code = _HTTP_CODES.get(error.status_code, "http_error")
-    inner: dict[str, Any] = {"code": code, "message": f"{request.method} {request.url.path}: {error.detail}", "field": None}
+    return http_error_response(request, error)
+
+
+def http_error_response(request: Request, error: HTTPException) -> JSONResponse:
+    """Returns the response for an error of the framework."""
+    inner: dict[str, Any] = {
+        "code": _HTTP_CODES.get(error.status_code, "http_error"),
+        "message": f"{request.method} {request.url.path}: {error.detail}",
+        "field": None,
+        "retry_after_s": None,
+    }
     body = _shape(request.url.path, inner, error.status_code)
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)

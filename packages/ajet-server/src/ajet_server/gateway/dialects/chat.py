@@ -39,8 +39,10 @@ _OFF: dict[str, tuple[Any, ...]] = {
 
 def _characters(text: str) -> str:
     """JSON can name half a surrogate pair (`"\\ud800"`), which is no character: neither tokenizer nor ledger takes it."""
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise ValueError("half of a surrogate pair is no character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half of a surrogate pair is no character") from None
     return text
 
 
