@@ -4,8 +4,9 @@ import argparse
 import random
 import re
 
-from ajet_client import Episode, Swarm
 from openai import OpenAI
+
+from ajet_client import Episode, Swarm
 
 openai = OpenAI(api_key="each episode brings its own")
 

@@ -4,8 +4,9 @@ import argparse
 import asyncio
 import random
 
-from ajet_client import AsyncEpisode, AsyncSwarm
 from openai import AsyncOpenAI
+
+from ajet_client import AsyncEpisode, AsyncSwarm
 
 openai = AsyncOpenAI(api_key="each episode brings its own")
 

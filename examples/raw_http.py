@@ -17,7 +17,9 @@ def post(url: str, body: dict[str, Any], key: str | None = None) -> dict[str, An
 
 def main(url: str) -> None:
     """Opens an episode, calls the model, reports a reward."""
-    grant = post(f"{url}/api/episodes", {"request_id": str(uuid.uuid4()), "kind": "eval", "task": "greet", "wait_s": 60})
+    grant = post(
+        f"{url}/api/episodes", {"request_id": str(uuid.uuid4()), "kind": "eval", "task": "greet", "wait_s": 60}
+    )
     answer = post(
         f"{grant['base_url']}/chat/completions",
         {"model": grant["model"], "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16},

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from ajet_server.demo.micro import make_micro_model
 from live_server import LiveServer, micro_job
 

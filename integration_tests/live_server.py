@@ -12,9 +12,10 @@ from typing import Any
 
 import httpx2
 import yaml
-from ajet_client import Episode, Swarm
-from ajet_cli.spawn import SpawnedServer, spawn_server
 from openai import OpenAI
+
+from ajet_cli.spawn import SpawnedServer, spawn_server
+from ajet_client import Episode, Swarm
 
 BOOT_S = 110.0
 
@@ -99,11 +100,14 @@ def _shared_client() -> OpenAI:
     return OpenAI(api_key="each episode has its own", max_retries=0)
 
 
-def say(episode: Episode, text: str, **sampling: Any) -> str:
+def say(episode: Episode, text: str, *, max_tokens: int = 8, timeout_s: float = 60.0) -> str:
     """One call through the official OpenAI SDK."""
     client = _shared_client().with_options(base_url=episode.base_url, api_key=episode.api_key)
     answer = client.chat.completions.create(
-        model=episode.model, messages=[{"role": "user", "content": text}], **{"max_tokens": 8, **sampling}
+        model=episode.model,
+        messages=[{"role": "user", "content": text}],
+        max_tokens=max_tokens,
+        timeout=timeout_s,
     )
     return answer.choices[0].message.content or ""
 

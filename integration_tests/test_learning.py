@@ -4,13 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 import openai
 import pytest
-from ajet_client import Episode, Swarm
+
+from ajet_client import Episode, Swarm, Task
 from ajet_core.errors import UnavailableError
 from conftest import StartServer
 from live_server import BOOT_S, LiveServer, say, share_of_digits
@@ -34,7 +35,7 @@ def test_the_reward_rises(start_server: StartServer) -> None:
     means: list[float] = []
     with server.swarm() as swarm:
         for round_number in range(7):
-            tasks = [{"round": round_number, "task": number} for number in range(4)]
+            tasks = [Task(data={"round": round_number, "task": number}) for number in range(4)]
             report = swarm.run(_digits_agent, tasks, group_size=8, concurrency=32, progress=False)
             assert report.failed == 0
             assert report.reward_mean is not None
@@ -79,7 +80,7 @@ def test_training_goes_on_when_a_client_is_killed_in_mid_episode(start_server: S
 
 
 @contextmanager
-def _hanging_client(server: LiveServer) -> Iterator[subprocess.Popen[str]]:
+def _hanging_client(server: LiveServer) -> Generator[subprocess.Popen[str]]:
     """A client process that has made a call and will never finish its episode."""
     with subprocess.Popen(
         [sys.executable, "-c", _HANGING_CLIENT, server.url],
@@ -124,9 +125,7 @@ def test_kill_9_of_the_server_loses_nothing_that_was_acknowledged(start_server: 
 
 def _chat(server: LiveServer, grant: dict[str, str], text: str) -> None:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key=grant["api_key"]) as client:
-        client.chat.completions.create(
-            model=grant["model"], messages=[{"role": "user", "content": text}], max_tokens=4
-        )
+        client.chat.completions.create(model=grant["model"], messages=[{"role": "user", "content": text}], max_tokens=4)
 
 
 def _finish(server: LiveServer, grant: dict[str, str], reward: float) -> None:
@@ -147,11 +146,11 @@ def test_kill_9_of_the_worker_is_repaired(start_server: StartServer) -> None:
         assert pid is not None
         with swarm.episode(task="t", kind="eval") as episode:
             os.kill(pid, signal.SIGKILL)
-            assert say(episode, "the call waits for the next worker", max_tokens=4, timeout=BOOT_S)
+            assert say(episode, "the call waits for the next worker", max_tokens=4, timeout_s=BOOT_S)
             episode.reward(1)
         assert swarm.status().worker_pid != pid
 
 
 def test_without_a_server_the_client_says_so_and_gives_up_in_time() -> None:
-    with Swarm("http://127.0.0.1:9", timeout=0.5) as swarm, pytest.raises(UnavailableError, match="127.0.0.1:9"):
+    with Swarm("http://127.0.0.1:9", timeout=0.5) as swarm, pytest.raises(UnavailableError, match=r"127\.0\.0\.1:9"):
         swarm.status()

@@ -5,8 +5,9 @@ import asyncio
 import numpy as np
 import openai
 import pytest
-from live_server import LiveServer
 from openai import AsyncOpenAI, OpenAI
+
+from live_server import LiveServer
 
 
 def test_ids_of_the_ledger_are_what_usage_counts(shared_server: LiveServer) -> None:
@@ -96,7 +97,9 @@ def test_what_is_not_served_is_refused_by_name(shared_server: LiveServer, extra:
             pytest.raises(openai.BadRequestError) as refusal,
         ):
             client.chat.completions.create(
-                model=episode.model, messages=[{"role": "user", "content": "hi"}], **extra  # type: ignore[arg-type]
+                model=episode.model,
+                messages=[{"role": "user", "content": "hi"}],
+                **extra,  # type: ignore[arg-type]
             )
         assert refusal.value.param == field
         assert field in refusal.value.message

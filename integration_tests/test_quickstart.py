@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from live_server import last_json, run_cli
 
 pytestmark = pytest.mark.timeout(300)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
 from conftest import StartServer
 from live_server import LiveServer, last_json, run_cli, say
 

@@ -2,8 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
-from ajet_cli.main import cli, main
 from click.testing import CliRunner
+
+from ajet_cli.main import cli, main
 
 
 def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -25,12 +26,24 @@ def test_an_unknown_command_is_refused() -> None:
     assert "trian" in result.output
 
 
-@pytest.mark.parametrize("command", [["job", "init"], ["job", "validate"], ["server", "start"], ["server", "status"], ["server", "stop"], ["quickstart"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["job", "init"],
+        ["job", "validate"],
+        ["server", "start"],
+        ["server", "status"],
+        ["server", "stop"],
+        ["quickstart"],
+    ],
+)
 def test_every_command_takes_json(command: list[str]) -> None:
     assert "--json" in CliRunner().invoke(cli, [*command, "--help"]).output
 
 
-def test_init_then_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_then_validate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "job.yaml"
     assert _main(monkeypatch, "job", "init", str(file), "--model", "/no/model", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"file": str(file)}
@@ -39,7 +52,9 @@ def test_init_then_validate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert (error["code"], error["field"]) == ("invalid_config", "model.path")
 
 
-def test_init_never_overwrites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_never_overwrites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("mine")
     assert _main(monkeypatch, "job", "init", str(file)) == 1

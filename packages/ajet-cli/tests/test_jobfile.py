@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from ajet_cli.jobfile import load_job
 from ajet_cli.jobtemplate import describe, job_template
 from ajet_core.config import Job

@@ -1,4 +1,5 @@
 import pytest
+
 from ajet_core import errors
 from ajet_core.errors import AjetError, EpisodeClosedError, UnavailableError, from_wire, to_wire
 
@@ -36,7 +37,9 @@ def test_a_body_that_is_no_error_of_ours_is_quoted(body: object) -> None:
 
 
 def test_an_unknown_code_stays_readable() -> None:
-    error = from_wire(418, {"error": {"code": "teapot", "message": "short and stout", "field": 3, "retry_after_s": "x"}})
+    error = from_wire(
+        418, {"error": {"code": "teapot", "message": "short and stout", "field": 3, "retry_after_s": "x"}}
+    )
     assert (type(error), error.message, error.field, error.retry_after_s) == (AjetError, "short and stout", None, None)
 
 

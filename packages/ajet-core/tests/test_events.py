@@ -1,16 +1,15 @@
 import pytest
+from pydantic import ValidationError
+
 from ajet_core.episode import EpisodeKind
 from ajet_core.events import EngineState, EpisodeFinished, StateChanged, UpdateProgress, parse_event
-from pydantic import ValidationError
 
 
 @pytest.mark.parametrize(
     "event",
     [
         StateChanged(id=3, at=1.5, state=EngineState.ROLLING, cause="c", step=1, weight_version=1),
-        EpisodeFinished(
-            episode_id="e", group_id="g", kind=EpisodeKind.TRAIN, reward=0.5, calls=2, completion_tokens=7
-        ),
+        EpisodeFinished(episode_id="e", group_id="g", kind=EpisodeKind.TRAIN, reward=0.5, calls=2, completion_tokens=7),
         UpdateProgress(step=1, stage="update", done=1, total=2),
     ],
 )

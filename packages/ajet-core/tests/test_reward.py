@@ -1,12 +1,13 @@
 import math
 
 import pytest
-from ajet_core.errors import RewardError
-from ajet_core.reward import MAX_ABS_REWARD, validate_reward
-from ajet_core.wire import FinishEpisode
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
+from ajet_core.errors import RewardError
+from ajet_core.reward import MAX_ABS_REWARD, validate_reward
+from ajet_core.wire import FinishEpisode
 
 _finite = st.floats(min_value=-MAX_ABS_REWARD, max_value=MAX_ABS_REWARD)
 
@@ -31,5 +32,5 @@ def test_the_wire_refuses_it_too(value: object) -> None:
 
 
 def test_the_name_of_a_metric_is_used() -> None:
-    with pytest.raises(RewardError, match="metrics.speed must be finite"):
+    with pytest.raises(RewardError, match=r"metrics\.speed must be finite"):
         validate_reward(math.nan, "metrics.speed")

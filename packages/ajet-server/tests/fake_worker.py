@@ -161,8 +161,8 @@ class FakeWorker:
 
 def _report(message: protocol.Update) -> dict[str, object]:
     floats = (
-        "reward_mean reward_std reward_min reward_max advantage_abs_mean loss grad_norm clip_fraction approx_kl ratio_min"
-        " ratio_max entropy"
+        "reward_mean reward_std reward_min reward_max advantage_abs_mean loss grad_norm clip_fraction approx_kl"
+        " ratio_min ratio_max entropy"
     )
     counts = "groups calls tokens_unmerged tokens_linear tokens_forest packs"
     return {

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
 from ajet_core.config import Job
 from ajet_core.events import EngineState
 from ajet_core.ids import new_request_id
@@ -21,7 +23,6 @@ from ajet_server.capture.records import EpisodeRecord
 from ajet_server.gateway.request import ChatRequest, ChatResult
 from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

@@ -6,11 +6,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from server_helpers import Running, running, until
+
 from ajet_core.errors import ConflictError, EngineFailedError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_server import conductor as conductor_module
 from ajet_server.capture import records, steps
-from server_helpers import Running, running, until
 
 pytestmark = pytest.mark.anyio
 
@@ -269,7 +270,7 @@ async def test_a_call_has_a_deadline(tmp_path: Path, model: Path) -> None:
         await live.reach(ROLLING)
         record = await live.open()
         live.worker.hold()
-        with pytest.raises(UnavailableError, match="still running after 0.2 s") as caught:
+        with pytest.raises(UnavailableError, match=r"still running after 0\.2 s") as caught:
             await live.chat(record)
         assert caught.value.retry_after_s == 5
         await until(lambda: len(live.worker.log("cancel")) == 1)

@@ -4,6 +4,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from ajet_core.errors import StorageError
 from ajet_server.datadir import DataDir, read_server_info
 
@@ -11,7 +12,9 @@ from ajet_server.datadir import DataDir, read_server_info
 def test_one_server_at_a_time(tmp_path: Path) -> None:
     first = DataDir(tmp_path / "data")
     first.announce("http://127.0.0.1:8000")
-    with pytest.raises(StorageError, match=rf"in use by another server \(process {os.getpid()}, http://127.0.0.1:8000\)"):
+    with pytest.raises(
+        StorageError, match=rf"in use by another server \(process {os.getpid()}, http://127.0.0.1:8000\)"
+    ):
         DataDir(tmp_path / "data")
     first.close()
     assert read_server_info(tmp_path / "data") is None
@@ -20,7 +23,7 @@ def test_one_server_at_a_time(tmp_path: Path) -> None:
 
 def test_a_server_that_says_nothing_yet(tmp_path: Path) -> None:
     first = DataDir(tmp_path)
-    with pytest.raises(StorageError, match="in use by another server$"):
+    with pytest.raises(StorageError, match=r"in use by another server$"):
         DataDir(tmp_path)
     first.close()
 

@@ -1,8 +1,8 @@
 """A job from three sources; a later one wins: the YAML file, the environment, `key=value` overrides.
 
-    job.yaml                       optimizer: {learning_rate: 1e-4}
-    environment                    AJET_JOB__OPTIMIZER__LEARNING_RATE=2e-4
-    overrides                      optimizer.learning_rate=5e-4
+job.yaml                       optimizer: {learning_rate: 1e-4}
+environment                    AJET_JOB__OPTIMIZER__LEARNING_RATE=2e-4
+overrides                      optimizer.learning_rate=5e-4
 """
 
 import re
@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
+
 from ajet_core.config import Job
 from ajet_core.config_errors import config_error
 from ajet_core.errors import ConfigError
-from pydantic import ValidationError
 
 ENV_PREFIX = "AJET_JOB__"
 

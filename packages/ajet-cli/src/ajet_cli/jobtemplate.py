@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from ajet_core.config import Job
-from ajet_core.config_errors import section_at
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+
+from ajet_core.config import Job
+from ajet_core.config_errors import section_at
 
 _WIDTH = 100
 

@@ -4,10 +4,10 @@ import importlib
 import sys
 
 import click
-from ajet_core.errors import AjetError
 
 from ajet_cli import __version__
 from ajet_cli.output import fail
+from ajet_core.errors import AjetError
 
 _COMMANDS = {
     "job": ("ajet_cli.commands.job", "job"),

@@ -5,6 +5,7 @@ import sys
 from typing import Any, NoReturn
 
 import click
+
 from ajet_core.errors import AjetError, to_wire
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON line for programs.")

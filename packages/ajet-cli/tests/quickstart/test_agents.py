@@ -2,6 +2,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
 from ajet_cli.quickstart.agents import AGENTS, calculator, digits
 
 

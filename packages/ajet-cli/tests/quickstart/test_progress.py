@@ -1,6 +1,8 @@
 import io
 from pathlib import Path
 
+from rich.console import Console
+
 from ajet_cli.quickstart.live import updates_table
 from ajet_cli.quickstart.progress import Progress
 from ajet_cli.quickstart.report import save_plot, terminal_plot
@@ -15,7 +17,6 @@ from ajet_core.events import (
     UpdateProgress,
     WeightsSynced,
 )
-from rich.console import Console
 
 
 def _report(step: int) -> StepReport:

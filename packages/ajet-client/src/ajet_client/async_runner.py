@@ -12,16 +12,14 @@ from ajet_client.attempts import Attempts, adopt
 from ajet_client.episode import AsyncEpisode
 from ajet_client.progress import Show, expected_total, progress_bar
 from ajet_client.report import EpisodeRecord, RunReport, RunSettings, Slot, new_report, slots_of
-from ajet_client.tasks import Task
+from ajet_client.tasks import TaskLike
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
     from ajet_client.async_swarm import AsyncSwarm
 
 AsyncAgent: TypeAlias = Callable[[AsyncEpisode], Awaitable[object]]
 """Runs one episode. Returns its reward, or None after `episode.reward(...)`."""
-TaskStream: TypeAlias = "Iterable[Task | JsonValue] | AsyncIterable[Task | JsonValue]"
+TaskStream: TypeAlias = "Iterable[TaskLike] | AsyncIterable[TaskLike]"
 
 
 class AsyncRunner:

@@ -3,16 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ajet_client.api import kind_of
-from ajet_client.tasks import Task, as_task
+from ajet_client.tasks import Task, TaskLike, as_task
 from ajet_core.episode import EpisodeKind
 from ajet_core.errors import RequestError
 from ajet_core.ids import new_group_id
-
-if TYPE_CHECKING:
-    from pydantic import JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +125,14 @@ class Slot:
     group_id: str | None
 
 
-def slots_of(item: "Task | JsonValue", group_size: int) -> Iterator[Slot]:
+def slots_of(item: TaskLike, group_size: int) -> Iterator[Slot]:
     """Yields the slots of one task. One group id serves them all; an episode alone joins a group that needs it."""
     task, group_id = as_task(item), new_group_id() if group_size > 1 else None
     for _ in range(group_size):
         yield Slot(task, group_id)
 
 
-def slots(items: "Iterable[Task | JsonValue]", group_size: int) -> Iterator[Slot]:
+def slots(items: Iterable[TaskLike], group_size: int) -> Iterator[Slot]:
     """Yields the slots of all tasks, reading no task before its first slot is asked for."""
     for item in items:
         yield from slots_of(item, group_size)

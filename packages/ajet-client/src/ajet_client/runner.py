@@ -15,14 +15,12 @@ from ajet_client.attempts import Attempts, adopt
 from ajet_client.episode import Episode
 from ajet_client.progress import Show, expected_total, progress_bar
 from ajet_client.report import EpisodeRecord, RunReport, RunSettings, Slot, new_report, slots
-from ajet_client.tasks import Task
+from ajet_client.tasks import TaskLike
 from ajet_client.transport import StoppedError
 from ajet_client.workers import Workers
 from ajet_core.errors import AjetError
 
 if TYPE_CHECKING:
-    from pydantic import JsonValue
-
     from ajet_client.swarm import Swarm
 
 Agent: TypeAlias = Callable[[Episode], object]
@@ -48,7 +46,7 @@ class Runner:
         self._stop = threading.Event()
         self._workers = Workers(settings.concurrency, self._serve)
 
-    def run(self, tasks: Iterable["Task | JsonValue"]) -> RunReport:
+    def run(self, tasks: Iterable[TaskLike]) -> RunReport:
         """Runs everything and returns the report."""
         total = expected_total(tasks, self._settings.group_size)
         with progress_bar(self._settings.progress, total) as self._show:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ajet_client.episode import Episode
     from ajet_client.report import EpisodeRecord, RunReport
     from ajet_client.runner import Agent
-    from ajet_client.tasks import Task
+    from ajet_client.tasks import TaskLike
     from ajet_core.config import Job
     from ajet_core.events import Event
     from ajet_core.wire import EpisodeView, StatusView
@@ -198,7 +198,7 @@ class Swarm:
     def run(
         self,
         agent: Agent,
-        tasks: Iterable[Task | JsonValue],
+        tasks: Iterable[TaskLike],
         *,
         group_size: int = 1,
         concurrency: int = 16,

@@ -3,10 +3,10 @@
 import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from ajet_core.errors import RequestError
 
@@ -29,9 +29,15 @@ class Task:
     id: str | None = None
 
 
-def as_task(item: "Task | JsonValue") -> Task:
+TaskLike: TypeAlias = "Task | JsonValue | Mapping[str, JsonValue]"
+"""A task, or its data: any JSON value. (To a type checker a `dict[str, int]` is only a `Mapping` of JSON values.)"""
+
+
+def as_task(item: TaskLike) -> Task:
     """Returns a task as it is, and a JSON value as a task without a name."""
-    return item if isinstance(item, Task) else Task(item)
+    if isinstance(item, Task):
+        return item
+    return Task(dict(item) if isinstance(item, Mapping) else item)
 
 
 def read_jsonl(path: str | Path, *, id_field: str | None = None) -> Iterator[Task]:

@@ -50,7 +50,8 @@ class AlgorithmConfig(_Section):
     name: Literal["grpo"] = "grpo"
     """`grpo`: group-relative advantages and a clipped ratio (Shao et al. 2024, arXiv 2402.03300), no value model."""
     advantage_scale: Literal["std", "none"] = "std"
-    """`std` divides a group's centred rewards by their standard deviation; `none` does not (Dr. GRPO, arXiv 2503.20783)."""
+    """`std` divides a group's centred rewards by their standard deviation; `none` does not (Dr. GRPO, arXiv
+    2503.20783)."""
     loss_weight: Literal["episode_mean", "token_mean"] = "episode_mean"
     """`episode_mean`: every episode weighs the same, and every token the same within it. `token_mean`: every token
     of the batch weighs the same (DAPO, arXiv 2503.14476). Fixed over the whole batch before anything is merged."""
@@ -142,7 +143,8 @@ class TrainerConfig(_Section):
     """How an update is computed."""
 
     pack_tokens: Positive = 4096
-    """Forest tokens in one forward and backward pass. Less memory, the same gradient. A single path may not be longer."""
+    """Forest tokens in one forward and backward pass. Less memory, the same gradient. No call may be longer, so train
+    episodes get at most this much context."""
     logprob_chunk: Positive = 256
     """Rows of logits held at once, times the vocabulary."""
     activation_checkpointing: bool = False

@@ -43,7 +43,7 @@ def section_at(path: tuple[str, ...]) -> type[BaseModel] | None:
     section: type[BaseModel] = Job
     for name in path:
         field = section.model_fields.get(name)
-        found = [kind for kind in _classes(field.annotation)] if field else []
+        found = _classes(field.annotation) if field else []
         if not found:
             return None
         section = found[0]

@@ -49,7 +49,7 @@ class StepReport(_Model):
     clip_fraction: float
     """Share of occurrences whose ratio was clipped."""
     approx_kl: float
-    """Schulman's k3 estimate of KL(old || new) over the occurrences, at the first pass: drift between engine and trainer."""
+    """Schulman's k3 estimate of KL(old || new) over the occurrences: how far engine and trainer are apart."""
     ratio_min: float
     ratio_max: float
     entropy: float

@@ -11,7 +11,6 @@ MAX_ABS_REWARD = 1e6
 """A larger one is taken for a mistake: it would drown every other rollout of its group."""
 
 
-
 def _refuse_text(value: object) -> object:
     if isinstance(value, str | bytes):
         raise ValueError("a reward is a number, not text")
@@ -42,9 +41,7 @@ def validate_reward(value: object, field: str = "reward") -> float:
     except (TypeError, ValueError):
         raise RewardError(f"{field} must be a number, got {value!r}", field=field) from None
     if not math.isfinite(number):
-        raise RewardError(
-            f"{field} must be finite, got {number}; abort the episode if the rollout failed", field=field
-        )
+        raise RewardError(f"{field} must be finite, got {number}; abort the episode if the rollout failed", field=field)
     if abs(number) > MAX_ABS_REWARD:
         raise RewardError(f"{field} must be within ±{MAX_ABS_REWARD:g}, got {number:g}", field=field)
     return number

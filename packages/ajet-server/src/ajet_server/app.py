@@ -1,15 +1,15 @@
 """The FastAPI app and the process around it."""
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import uvicorn
-from ajet_core.errors import ConfigError
 from fastapi import FastAPI
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+from ajet_core.errors import ConfigError
 from ajet_server import __version__
 from ajet_server.routes import agents, control, episodes, health
 from ajet_server.routes.errors import install_error_handlers
@@ -24,7 +24,7 @@ def build_app(server: Server) -> FastAPI:
     """Returns the app of a server. Its lifespan starts the engine if there is a job, and ends everything in order."""
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         if server.has_job:
             server.start()
         yield

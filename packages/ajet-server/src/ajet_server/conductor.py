@@ -31,7 +31,6 @@ from ajet_core.events import (
     WorkerRestarted,
 )
 from ajet_core.ids import new_batch_id
-
 from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.episodes.lifecycle import Episodes

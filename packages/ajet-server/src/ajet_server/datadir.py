@@ -13,8 +13,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ajet_core.errors import StorageError
 from filelock import FileLock, Timeout
+
+from ajet_core.errors import StorageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from ajet_core.config import Job
 from ajet_core.errors import ConfigError, ConflictError, StorageError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_core.wire import PoolView, StatusView
-from pydantic import ValidationError
-
 from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger
 from ajet_server.conductor import Conductor

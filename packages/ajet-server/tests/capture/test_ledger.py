@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from ajet_core.errors import ConflictError, StorageError
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.schema import MIGRATIONS
@@ -220,7 +221,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path: Path, damage: str
     }[damage]
     file.write_bytes(broken)
     before = state(tmp_path)
-    with pytest.raises(StorageError, match="it was not changed|cannot be used"):
+    with pytest.raises(StorageError, match=r"it was not changed|cannot be used"):
         Ledger(file)
     assert state(tmp_path) == before
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import ConflictError, EpisodeClosedError
 from ajet_server.capture import records, steps

@@ -4,10 +4,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from ajet_core.errors import StorageError
-from ajet_server.episodes.keys import KeyMaker, digest_key, open_admin_token, open_key_maker
 from hypothesis import given
 from hypothesis import strategies as st
+
+from ajet_core.errors import StorageError
+from ajet_server.episodes.keys import KeyMaker, digest_key, open_admin_token, open_key_maker
 
 
 @given(st.binary(min_size=32, max_size=32), st.text(), st.text())

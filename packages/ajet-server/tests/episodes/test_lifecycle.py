@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
+
 from ajet_core.config import BatchConfig, LimitsConfig
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import (
@@ -26,9 +30,6 @@ from ajet_server.episodes.keys import KeyMaker
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
 
 pytestmark = pytest.mark.anyio
 ABORTED, EXPIRED, FINISHED = EpisodeStatus.ABORTED, EpisodeStatus.EXPIRED, EpisodeStatus.FINISHED
@@ -54,7 +55,19 @@ class Book:
         seq = state.next_seq
         state.next_seq += 1
         call = CallRecord(
-            f"{record.id}/{seq}", record.id, seq, b"\0" * 8, b"\0" * 4, b"\0" * 4, "{}", 1.0, version, "stop", 0, "[]", ""
+            f"{record.id}/{seq}",
+            record.id,
+            seq,
+            b"\0" * 8,
+            b"\0" * 4,
+            b"\0" * 4,
+            "{}",
+            1.0,
+            version,
+            "stop",
+            0,
+            "[]",
+            "",
         )
         await self.ledger.write(lambda db: records.insert_call(db, call))
         state.recorded += 1
@@ -428,5 +441,5 @@ class Life(RuleBasedStateMachine):
 
 TestLife = Life.TestCase
 TestLife.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

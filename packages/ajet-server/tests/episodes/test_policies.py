@@ -1,11 +1,12 @@
 """Batch policies: pure functions of the pool."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ajet_core.config import BatchConfig
 from ajet_server.capture.records import PoolRow
 from ajet_server.episodes.policies import complete_groups, decide, uninformative
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def row(name: str, group: str, reward: float = 0.0) -> PoolRow:

@@ -4,12 +4,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ajet_core.errors import RequestError
 from ajet_server.gateway.dialects import chat
 from ajet_server.gateway.dialects.chat import parse
 from ajet_server.gateway.request import ChatRequest, ChatResult
-from hypothesis import given
-from hypothesis import strategies as st
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -1,20 +1,22 @@
 """Prompts equal those of transformers, id for id, for any template."""
 
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pytest
-from ajet_core.errors import ConfigError, RequestError
-from ajet_server.demo.micro import make_micro_model
-from ajet_server.gateway.render import ChatRenderer
-from ajet_server.models.folder import open_model_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from server_helpers import make_folder
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from ajet_core.errors import ConfigError, RequestError
+from ajet_server.demo.micro import make_micro_model
+from ajet_server.gateway.render import ChatRenderer
+from ajet_server.models.folder import open_model_folder
 
 TEMPLATES = {
     "alternating": """
@@ -71,12 +73,12 @@ def test_the_ids_are_those_of_transformers(
     try:
         expected = theirs.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
     except jinja2.TemplateError as error:
-        with pytest.raises(RequestError, match="refuses them") as caught:
+        expected = str(error)
+    if isinstance(expected, str):
+        with pytest.raises(RequestError, match=f"refuses them: {re.escape(expected)}"):
             ours.prompt_ids(conversation)
-        assert str(error) in caught.value.message
-        return
-    found = ours.prompt_ids(conversation).tolist()
-    assert found == expected or before != datetime.now().date()
+    else:
+        assert ours.prompt_ids(conversation).tolist() == expected or before != datetime.now().date()
 
 
 @given(st.lists(st.integers(0, 250), max_size=30))

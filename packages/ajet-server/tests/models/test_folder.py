@@ -2,9 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+from server_helpers import make_folder
+
 from ajet_core.errors import ConfigError
 from ajet_server.models.folder import open_model_folder
-from server_helpers import make_folder
 
 
 def test_a_folder(tmp_path: Path) -> None:

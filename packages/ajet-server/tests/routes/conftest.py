@@ -3,10 +3,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from api_helpers import Api, wait_for
+from server_helpers import WorkerFolder, listening, make_job
+
 from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
-from routes.api_helpers import Api, wait_for
-from server_helpers import WorkerFolder, listening, make_job
 
 
 @pytest.fixture(scope="module")

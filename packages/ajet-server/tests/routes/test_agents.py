@@ -7,9 +7,9 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from api_helpers import HELLO, Api, bearer, openais, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from routes.api_helpers import HELLO, Api, bearer, openais, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,9 @@ def test_a_call(api: Api) -> None:
 
 def test_the_sdk(api: Api) -> None:
     grant = api.open()
-    with openai.OpenAI(base_url=grant["base_url"].replace("localhost", "127.0.0.1"), api_key=grant["api_key"]) as client:
+    with openai.OpenAI(
+        base_url=grant["base_url"].replace("localhost", "127.0.0.1"), api_key=grant["api_key"]
+    ) as client:
         answer = client.chat.completions.create(**HELLO)
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 3
@@ -174,7 +176,9 @@ def test_routes_that_are_not_there(api: Api) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 messages = st.lists(
@@ -186,10 +190,22 @@ bodies = json_values | st.fixed_dictionaries(
     optional={
         "model": st.just("tiny") | json_values,
         "messages": st.just(HELLO["messages"]) | messages | json_values,
-        **{
-            name: json_values
-            for name in "max_tokens temperature top_p top_k stop seed logprobs top_logprobs n stream metadata".split()
-        },
+        **dict.fromkeys(
+            [
+                "max_tokens",
+                "temperature",
+                "top_p",
+                "top_k",
+                "stop",
+                "seed",
+                "logprobs",
+                "top_logprobs",
+                "n",
+                "stream",
+                "metadata",
+            ],
+            json_values,
+        ),
     },
 )
 

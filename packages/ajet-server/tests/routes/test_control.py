@@ -7,13 +7,14 @@ from typing import Any
 
 import httpx2
 import pytest
+from api_helpers import Api, bearer, openais, ours, wait_for
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server_helpers import listening
+
 from ajet_core.ids import new_request_id
 from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from routes.api_helpers import Api, bearer, openais, ours, wait_for
-from server_helpers import listening
 
 
 def test_an_episode_from_opening_to_reward(api: Api) -> None:
@@ -212,7 +213,9 @@ def test_event_ids_that_are_none(api: Api, number: str) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters()),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -222,7 +225,7 @@ json_values = st.recursive(
     body=json_values
     | st.fixed_dictionaries(
         {"request_id": st.text(st.characters(), max_size=10), "kind": st.just("eval")},
-        optional={name: json_values for name in ("task", "task_id", "group_id", "client_id", "wait_s", "reward")},
+        optional=dict.fromkeys(("task", "task_id", "group_id", "client_id", "wait_s", "reward"), json_values),
     )
 )
 def test_no_opening_is_a_mistake_of_ours(api: Api, body: object) -> None:
@@ -235,8 +238,7 @@ def test_no_opening_is_a_mistake_of_ours(api: Api, body: object) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    body=json_values
-    | st.fixed_dictionaries({}, optional={name: json_values for name in ("reward", "metrics", "reason")}),
+    body=json_values | st.fixed_dictionaries({}, optional=dict.fromkeys(("reward", "metrics", "reason"), json_values)),
     path=st.sampled_from(["/api/episodes/ep_x/finish", "finish", "abort", "heartbeat", "/api/job", "/api/nothing"]),
 )
 def test_no_other_body_is_a_mistake_of_ours(api: Api, body: object, path: str) -> None:

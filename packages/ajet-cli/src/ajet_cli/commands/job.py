@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import click
-from ajet_core.errors import ConfigError
 
 from ajet_cli.jobfile import load_job
 from ajet_cli.jobtemplate import describe, job_template
 from ajet_cli.output import json_option, show
+from ajet_core.errors import ConfigError
 
 
 @click.group()

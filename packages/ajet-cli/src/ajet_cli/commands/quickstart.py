@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 
 import click
-from ajet_client import Swarm
-from ajet_core.errors import AjetError
 from rich.console import Console
 
 from ajet_cli.output import json_option
 from ajet_cli.quickstart import report, setup
 from ajet_cli.quickstart.live import live_view
 from ajet_cli.quickstart.progress import Progress
+from ajet_client import Swarm
+from ajet_core.errors import AjetError
 
 _RECONNECT_S = 2.0
 _FOLLOWER_ENDS_S = 5.0

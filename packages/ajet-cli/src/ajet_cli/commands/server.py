@@ -4,13 +4,13 @@ import os
 from pathlib import Path
 
 import click
-from ajet_client import Swarm
-from ajet_core.errors import ConfigError
-from ajet_core.wire import StatusView
 
 from ajet_cli.jobfile import load_job
 from ajet_cli.output import json_option, show
 from ajet_cli.spawn import read_url, spawn_server
+from ajet_client import Swarm
+from ajet_core.errors import ConfigError
+from ajet_core.wire import StatusView
 
 _DEFAULT_DIR = Path(".ajet")
 _ANSWER_TIMEOUT_S = 5.0
@@ -24,7 +24,9 @@ _data_dir = click.option(
     help="Folder of the ledger, the checkpoints and the keys.",
 )
 _url = click.option("--url", default=None, help="The server's URL; by default the one in the data folder.")
-_token = click.option("--token", default=None, envvar="AJET_TOKEN", help="Admin token of a server that is not on loopback.")
+_token = click.option(
+    "--token", default=None, envvar="AJET_TOKEN", help="Admin token of a server that is not on loopback."
+)
 
 
 @click.group()
@@ -65,7 +67,9 @@ def start(
     serve(
         settings,
         lambda url: show(
-            {"url": url, "data_dir": str(data_dir.resolve())}, f"listening on {url}; data in {data_dir}", as_json=as_json
+            {"url": url, "data_dir": str(data_dir.resolve())},
+            f"listening on {url}; data in {data_dir}",
+            as_json=as_json,
         ),
     )
 

@@ -38,7 +38,7 @@ Agent = Callable[["OpenAI", str, dict[str, Any], int], Rollout]
 
 
 def calculator(client: "OpenAI", model: str, task: dict[str, Any], seed: int) -> Rollout:
-    """Two turns: the call, then the answer. Reward: 0.2 a well-formed call, 0.3 its operands, 0.5 the exact sentence."""
+    """Two turns, call and answer. Reward: 0.2 a well-formed call, 0.3 its operands, 0.5 the exact final sentence."""
     a, b = int(task["a"]), int(task["b"])
     messages: list[ChatCompletionMessageParam] = [
         {"role": "system", "content": _SYSTEM},

@@ -15,12 +15,12 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from ajet_client import Episode, EpisodeRecord, RunReport, Swarm
-from ajet_core.errors import EngineFailedError, UnavailableError
-from ajet_core.events import EngineState
 from openai import OpenAI
 
 from ajet_cli.quickstart.agents import AGENTS, Rollout
+from ajet_client import Episode, EpisodeRecord, RunReport, Swarm
+from ajet_core.errors import EngineFailedError, UnavailableError
+from ajet_core.events import EngineState
 
 GROUPS = 4
 GROUP_SIZE = 8
@@ -105,7 +105,7 @@ def _learned(rewards: list[float], target: float) -> bool:
 
 
 def _wait_for_weights(swarm: Swarm, step: int, timeout_s: float) -> None:
-    """Returns once weights of `step` are served. Raises `UnavailableError` after `timeout_s`, with the server's state."""
+    """Returns once weights of `step` are served. Raises `UnavailableError`, with the state, after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while True:
         status = swarm.status()

@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ajet_core.errors import EngineFailedError
 from rich.console import Console
 from rich.panel import Panel
 
 from ajet_cli.quickstart.live import updates_table
 from ajet_cli.quickstart.progress import Progress
 from ajet_cli.quickstart.setup import Plan
+from ajet_core.errors import EngineFailedError
 
 _PLOT_ROWS, _PLOT_MAX_COLUMNS = 10, 60
 _TICK_COLUMNS = 10
@@ -84,7 +84,9 @@ def show_report(progress: Progress, plan: Plan, adapter: Path, console: Console)
     console.print(terminal_plot(progress.rewards), highlight=False, markup=False)
     for title, line in (("before", progress.rounds[0]), ("after", progress.rounds[-1])):
         for transcript in line["transcripts"]:
-            body = "\n".join(f"[bold]{turn['role']:>9}[/] {_plain(turn['content'])}" for turn in transcript["transcript"])
+            body = "\n".join(
+                f"[bold]{turn['role']:>9}[/] {_plain(turn['content'])}" for turn in transcript["transcript"]
+            )
             console.print(Panel(body, title=f"{title}: reward {transcript['reward']:.1f}", title_align="left"))
     console.print(f"reward curve  {plan.folder / 'reward.png'}", f"adapter       {adapter}", sep="\n", soft_wrap=True)
     console.print("\n[bold]Try next[/]", *_next_commands(plan), sep="\n  ", soft_wrap=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from ajet_core.errors import ConfigError, EngineFailedError
 
 from ajet_cli.quickstart.client import GROUP_SIZE, GROUPS
 from ajet_cli.spawn import SpawnedServer, spawn_server
+from ajet_core.errors import ConfigError, EngineFailedError
 
 _END_TIMEOUT_S = 30.0
 

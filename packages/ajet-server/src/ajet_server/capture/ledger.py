@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ajet_core.errors import StorageError
-
 from ajet_server.capture.schema import APPLICATION_ID, migrate, refuse_newer
 
 T = TypeVar("T")
@@ -166,7 +165,7 @@ def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any
         result = statement(connection)
     except sqlite3.OperationalError:
         raise  # the disk, not the statement
-    except Exception as error:  # the thread's boundary: it goes to whoever sent the statement
+    except Exception as error:  # noqa: BLE001 - the thread's boundary: it goes to whoever sent the statement
         connection.execute("ROLLBACK TO one")
         connection.execute("RELEASE one")
         return None, error
@@ -228,13 +227,14 @@ def _check(file: Path) -> None:
             raise _corrupted(file, error) from error
         if problem != "ok":
             raise _corrupted(file, problem)
-        if tables and owner != APPLICATION_ID:  # without tables: a crash came between the file and its first transaction
+        # Without tables, a crash came between the file and its first transaction.
+        if tables and owner != APPLICATION_ID:
             raise StorageError(f"{file} is not a ledger of ajet; it was not changed. Start with another data folder")
         refuse_newer(connection)
 
 
 def _corrupted(file: Path, problem: object) -> StorageError:
     return StorageError(
-        f"the ledger {file} is corrupted ({problem}); it was not changed. Restore it from a copy, or start with another "
-        "data folder"
+        f"the ledger {file} is corrupted ({problem}); it was not changed. Restore it from a copy, or start with "
+        "another data folder"
     )

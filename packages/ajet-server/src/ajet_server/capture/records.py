@@ -9,7 +9,6 @@ from typing import Any
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import EpisodeClosedError
 from ajet_core.wire import EpisodeView
-
 from ajet_server.worker.protocol import CallRow, EpisodeRow
 
 
@@ -206,9 +205,8 @@ def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, CallsSoFa
 
 
 def _episode_record(values: dict[str, Any]) -> EpisodeRecord:
-    return EpisodeRecord(
-        **{**values, "kind": EpisodeKind(values["kind"]), "group_named": bool(values["group_named"])}
-    )
+    typed: dict[str, Any] = {"kind": EpisodeKind(values["kind"]), "group_named": bool(values["group_named"])}
+    return EpisodeRecord(**{**values, **typed})
 
 
 def pool_rows(db: sqlite3.Connection) -> list[PoolRow]:

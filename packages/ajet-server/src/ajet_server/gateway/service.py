@@ -9,11 +9,11 @@ import time
 
 import numpy as np
 import numpy.typing as npt
+
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
 from ajet_core.errors import NotFoundError, PromptTooLongError, RequestError
 from ajet_core.ids import new_call_id
-
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import CallRecord

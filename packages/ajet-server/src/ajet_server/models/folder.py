@@ -50,7 +50,9 @@ def open_model_folder(path: str | Path) -> ModelFolder:
         raise ConfigError(f"{_FIELD}: {str(path)!r} is not a folder; give a Hugging Face model folder", field=_FIELD)
     config = _read_json(folder / "config.json")
     if not any(folder.glob("*.safetensors")):
-        raise ConfigError(f"{_FIELD}: {folder} holds no *.safetensors file; save the model with safetensors", field=_FIELD)
+        raise ConfigError(
+            f"{_FIELD}: {folder} holds no *.safetensors file; save the model with safetensors", field=_FIELD
+        )
     tokenizer_config = _read_json(folder / "tokenizer_config.json")
     return ModelFolder(
         path=folder,

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 import torch
+from transformers import AutoModelForCausalLM
+
 from ajet_core.config import ModelConfig
 from ajet_core.errors import ConfigError
-from transformers import AutoModelForCausalLM
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ajet_core.events import UpdateProgress
-
 from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.steps import events_after, insert_event
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from ajet_core.events import EngineState
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ajet_core.events import EngineState
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 

@@ -11,9 +11,9 @@ functions in a thread beside it.
 import hmac
 from typing import Annotated
 
-from ajet_core.errors import EpisodeClosedError, ForbiddenError, KeyRefusedError
 from fastapi import Depends, Request
 
+from ajet_core.errors import EpisodeClosedError, ForbiddenError, KeyRefusedError
 from ajet_server.episodes.lifecycle import OpenState
 from ajet_server.wiring import Server
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Annotated, Any
 
-from ajet_core.errors import RequestError
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
+from ajet_core.errors import RequestError
 from ajet_server.episodes.lifecycle import OpenState
 from ajet_server.gateway.dialects import chat
 from ajet_server.gateway.request import ChatResult

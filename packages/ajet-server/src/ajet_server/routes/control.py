@@ -3,11 +3,11 @@
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from ajet_core.config import Job
-from ajet_core.wire import StatusView
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
+from ajet_core.config import Job
+from ajet_core.wire import StatusView
 from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin
 
 _NEWEST = 2**63 - 1

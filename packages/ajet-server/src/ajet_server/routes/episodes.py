@@ -2,11 +2,11 @@
 
 import time
 
-from ajet_core.errors import UnavailableError
-from ajet_core.episode import EpisodeStatus
-from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisode, Lease, OpenEpisode
 from fastapi import APIRouter, Depends, Request
 
+from ajet_core.episode import EpisodeStatus
+from ajet_core.errors import UnavailableError
+from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisode, Lease, OpenEpisode
 from ajet_server.capture.records import EpisodeRecord
 from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin, require_control, require_view
 from ajet_server.wiring import Runtime

@@ -4,11 +4,12 @@ import logging
 import math
 from typing import Any
 
-from ajet_core.errors import AjetError, RequestError, to_wire
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+
+from ajet_core.errors import AjetError, RequestError, to_wire
 
 log = logging.getLogger("ajet.http")
 
@@ -40,7 +41,7 @@ def _shape(path: str, inner: dict[str, Any], status: int) -> dict[str, Any]:
 
 
 def _encodable(value: object) -> object:
-    """JSON may name half a surrogate pair (`"\\ud800"`), which no UTF-8 answer can quote as it is."""
+    r"""JSON may name half a surrogate pair ("\ud800"), which no UTF-8 answer can quote as it is."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 

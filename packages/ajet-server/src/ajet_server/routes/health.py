@@ -1,8 +1,8 @@
 """`/healthz`, `/readyz` and `/metrics`: open to everybody who can connect."""
 
-from ajet_core.episode import EpisodeKind
 from fastapi import APIRouter, Response
 
+from ajet_core.episode import EpisodeKind
 from ajet_server.routes.access import ServerDep
 
 router = APIRouter(tags=["health"])

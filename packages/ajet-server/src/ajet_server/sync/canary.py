@@ -17,10 +17,10 @@ PROBE_TOKENS = 32
 _TOLERANCE = {"torch.float32": 1e-3, "torch.float64": 1e-3, "torch.bfloat16": 0.5}
 """Nats, by the number format the model computes in.
 
-One-token decoding and a whole pass add in another order. Measured on SmolLM2-135M (30 layers) with the right weights,
-the largest difference on a probe is 2e-5 in float32; 1e-3 leaves room for deeper models. bfloat16 keeps 8 significant
-bits: a logit near 16 is rounded to steps of 1/16, and the largest difference is 0.12 on text and 0.22 on random ids. So
-in bfloat16 only gross faults show at once (an old prefix cache, a wrong model or scale, weights several steps old). What
+One-token decoding and a whole pass add in another order. Measured on SmolLM2-135M (30 layers) with right weights, the
+largest difference on a probe is 2e-5 in float32; 1e-3 leaves room for deeper models. bfloat16 has 8 significant bits: a
+logit near 16 is rounded to steps of 1/16, and the largest difference is 0.12 on text and 0.22 on random ids. So in
+bfloat16 only gross faults show at once (an old prefix cache, a wrong model or scale, weights several steps old). What
 one small step changes is less than rounding does, and shows once such differences have added up.
 """
 

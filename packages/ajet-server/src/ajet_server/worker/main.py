@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
 from ajet_core.config import Job
 from ajet_core.errors import AjetError, EngineFailedError
-
 from ajet_server.worker import protocol
 from ajet_server.worker.protocol import FromWorker, ToWorker
 
@@ -108,10 +108,11 @@ class Worker:
 
     def _load(self, message: protocol.Load) -> None:
         self._progress("load", 0, 2)
+        from transformers.utils import logging as transformers_logging
+
         from ajet_server.engines.torch_engine import TorchEngine
         from ajet_server.train.checkpoint import latest_checkpoint
         from ajet_server.train.trainer import Trainer
-        from transformers.utils import logging as transformers_logging
 
         transformers_logging.disable_progress_bar()
         job = Job.model_validate_json(message.job)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import msgspec
-from ajet_core.errors import EngineFailedError
 
+from ajet_core.errors import EngineFailedError
 from ajet_server.worker import protocol
 from ajet_server.worker.protocol import FromWorker, ToWorker
 

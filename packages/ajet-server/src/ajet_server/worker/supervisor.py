@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ajet_core.errors import AjetError, EngineFailedError, UnavailableError, from_wire
-
 from ajet_server.worker import protocol
 from ajet_server.worker.process import WORKER_COMMAND, WorkerProcess
 from ajet_server.worker.protocol import FromWorker

@@ -7,9 +7,9 @@ A field of the OpenAI API that is not served yet may still be sent with the valu
 import time
 from typing import Annotated, Any, Literal
 
-from ajet_core.errors import RequestError
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from ajet_core.errors import RequestError
 from ajet_server.gateway.request import ChatRequest, ChatResult
 
 _OFF: dict[str, tuple[Any, ...]] = {
@@ -38,7 +38,7 @@ _OFF: dict[str, tuple[Any, ...]] = {
 
 
 def _characters(text: str) -> str:
-    """JSON can name half a surrogate pair (`"\\ud800"`), which is no character: neither tokenizer nor ledger takes it."""
+    r"""Refuses half of a surrogate pair, which JSON can name ("\ud800"): neither tokenizer nor ledger takes it."""
     try:
         text.encode()
     except UnicodeEncodeError:

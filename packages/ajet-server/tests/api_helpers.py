@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+from server_helpers import WorkerFolder
+
 from ajet_core.ids import new_request_id
 from ajet_server.wiring import Server
-from server_helpers import WorkerFolder
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 
