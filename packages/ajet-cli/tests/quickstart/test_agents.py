@@ -28,18 +28,20 @@ class _ScriptedModel:
         ("CALC: 7 + 9", "It is 16.", 0.5),
         ("CALC: 9 + 7", "The answer is 16.", 0.7),
         ("CALC: 1 + 2", "The answer is 3.", 0.2),
-        ("nine plus seven", "The answer is 16.", 0.5),
-        ("CALC: 9**9**9", "", 0.0),
-        ("CALC: __import__('os').abort()", "", 0.0),
-        ("CALC: 7 + 9999999999999", "", 0.0),
-        ("", "", 0.0),
+        ("CALC: 8 + 8", "The answer is 16.", 0.7),
+        ("nine plus seven", None, 0.0),
+        ("CALC: 9**9**9", None, 0.0),
+        ("CALC: __import__('os').abort()", None, 0.0),
+        ("CALC: 7 + 9999999999999", None, 0.0),
+        ("", None, 0.0),
     ],
 )
-def test_the_reward_of_the_calculator(call: str, final: str, reward: float) -> None:
-    model = _ScriptedModel(call, final)
+def test_the_reward_of_the_calculator(call: str, final: str | None, reward: float) -> None:
+    model = _ScriptedModel(call, *([] if final is None else [final]))
     rollout = calculator(model, "m", {"a": 7, "b": 9}, seed=5)  # type: ignore[arg-type]
     assert rollout.reward == pytest.approx(reward)
-    assert [turn["role"] for turn in rollout.transcript] == ["user", "assistant", "user", "assistant"]
+    turns = 2 if final is None else 4
+    assert [turn["role"] for turn in rollout.transcript] == ["user", "assistant", "user", "assistant"][:turns]
 
 
 def test_the_calculator_computes_what_the_model_called() -> None:

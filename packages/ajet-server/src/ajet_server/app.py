@@ -51,13 +51,14 @@ def build_app(server: Server) -> FastAPI:
 
 
 class _HttpServer(uvicorn.Server):
-    """Ends the event streams first: they never end by themselves, and uvicorn waits for open responses."""
+    """Ends what waits first, calls and event streams: uvicorn waits for open responses, and those do not end alone."""
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self._server = server
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._server.stop("the server is shutting down")  # answers the calls that wait
         await self._server.events.close()
         await super().shutdown(sockets)
 
@@ -103,5 +104,6 @@ def _bind(settings: ServerSettings) -> socket.socket:
 
 
 def _url(host: str, port: int) -> str:
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{port}"
+    # Whoever listens everywhere is found on loopback by those on the same machine.
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - an address to recognise, not to bind
+    return f"http://{everywhere.get(host, f'[{host}]' if ':' in host else host)}:{port}"

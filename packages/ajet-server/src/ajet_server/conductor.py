@@ -14,9 +14,8 @@ A worker that dies in any state is replaced; calls wait in the supervisor meanwh
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
@@ -41,7 +40,6 @@ from ajet_server.worker.process import WORKER_COMMAND, WorkerRefusedError
 from ajet_server.worker.supervisor import Supervisor
 
 log = logging.getLogger("ajet.conductor")
-T = TypeVar("T")
 
 _JANITOR_EVERY_S = 1.0
 _MIN_PATIENCE_S = 5.0
@@ -104,7 +102,9 @@ class Conductor:
         ]
 
     async def stop(self, cause: str) -> None:
-        """Ends the loop and the worker. A step that is cut off is done again at the next start."""
+        """Ends the loop and the worker. A step that is cut off is done again at the next start. Again is harmless."""
+        if not self._tasks:
+            return
         self._stopping = True
         try:
             for task in self._tasks:
@@ -113,6 +113,7 @@ class Conductor:
             self.state, self.cause = EngineState.OFFLINE, cause
             self.supervisor.refuse_all(UnavailableError(f"the engine is offline: {cause}", retry_after_s=5.0))
             await self.supervisor.shut_down()
+            self._tasks = []
             await self._enter_at_last(EngineState.OFFLINE, cause)
         finally:
             self._stopping = False
@@ -193,9 +194,9 @@ class Conductor:
         await self._enter(EngineState.ROLLING, "collecting episodes")
         self._rolling_since = time.monotonic()
         await self.supervisor.open_gate()
-        await self._unless_lost(self._roll())
+        await self.supervisor.while_alive(self._roll())
         await self._enter(EngineState.DRAINING, "a batch is complete; open episodes may finish")
-        await self._unless_lost(self._drain())
+        await self.supervisor.while_alive(self._drain())
         planned = await self._plan()
         if planned is None:
             return
@@ -204,16 +205,16 @@ class Conductor:
 
     async def _roll(self) -> None:
         while True:
-            seen = self._episodes.changes
+            seen = self._episodes.changes.count
             if self._pool.decision().ready:
                 return
-            await self._episodes.changed(seen, _JANITOR_EVERY_S)
+            await self._episodes.changes.wait(seen, _JANITOR_EVERY_S)
 
     async def _drain(self) -> None:
         deadline = time.monotonic() + self._job.limits.drain_timeout_s
         while self._episodes.open_train_count and (left := deadline - time.monotonic()) > 0:
-            seen = self._episodes.changes
-            await self._episodes.changed(seen, min(left, _JANITOR_EVERY_S))
+            seen = self._episodes.changes.count
+            await self._episodes.changes.wait(seen, min(left, _JANITOR_EVERY_S))
         await self.supervisor.close_gate(max(deadline - time.monotonic(), _MIN_PATIENCE_S))
 
     async def _plan(self) -> steps.PlannedBatch | None:
@@ -267,20 +268,6 @@ class Conductor:
         async with self._choosing:
             await self._episodes.set_aside_unusable(self.weight_version)
 
-    async def _unless_lost(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits `work`, or raises why the worker was lost, whichever comes first."""
-        task = asyncio.create_task(work)
-        lost = asyncio.create_task(self.supervisor.lost())
-        try:
-            await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
-            if lost.done():
-                raise lost.result()
-            return task.result()
-        finally:
-            task.cancel()
-            lost.cancel()
-            await asyncio.gather(task, lost, return_exceptions=True)
-
     async def _clean(self) -> None:
         """The janitor: expires silent episodes and sets aside those that no batch will take."""
         while True:
@@ -295,7 +282,7 @@ class Conductor:
     async def _enter(self, state: EngineState, cause: str) -> None:
         self.state, self.cause = state, cause
         log.info("%s: %s", state, cause)
-        await self._episodes.notify()
+        await self._episodes.changes.notify()
         await self._events.emit(
             StateChanged(state=state, cause=cause, step=self.step, weight_version=self.weight_version)
         )

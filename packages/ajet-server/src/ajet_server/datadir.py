@@ -1,10 +1,10 @@
 """The data folder of a server: one process at a time, everything that must survive it.
 
-    ledger.sqlite     episodes, calls, batches, events
-    checkpoints/      one folder per step
-    secret            makes the keys (mode 0600)
-    admin-token       for `/api` when the server does not listen on loopback (mode 0600)
-    server.json       where the running server listens; gone when it ended in order
+ledger.sqlite     episodes, calls, batches, events
+checkpoints/      one folder per step
+secret            makes the keys (mode 0600)
+admin-token       for `/api` when the server does not listen on loopback (mode 0600)
+server.json       where the running server listens; gone when it ended in order
 """
 
 import json

@@ -1,10 +1,10 @@
 """Puts the components together. The only file that knows every one of them.
 
-    DataDir ── Ledger ── EventLog                        live as long as the server
-                  │
-    Runtime:   Pool ── Episodes ── Conductor ── Gateway  live as long as their job
-                                      │
-                                  Supervisor ── worker process (engine, trainer)
+DataDir ── Ledger ── EventLog                        live as long as the server
+              │
+Runtime:   Pool ── Episodes ── Conductor ── Gateway  live as long as their job
+                                  │
+                              Supervisor ── worker process (engine, trainer)
 """
 
 import asyncio

@@ -26,6 +26,7 @@ from ajet_core.wire import FinishEpisode, OpenEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.records import CallRecord, EpisodeRecord
+from ajet_server.episodes.book import OpenState
 from ajet_server.episodes.keys import KeyMaker
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
@@ -48,6 +49,11 @@ class Book:
 
     async def open(self, request_id: str, **fields: Any) -> EpisodeRecord:
         return await self.episodes.open(OpenEpisode(request_id=request_id, **fields), 0, admit)
+
+    def state(self, episode_id: str) -> OpenState:
+        state = self.episodes._open.get(episode_id)
+        assert state is not None
+        return state
 
     async def call(self, record: EpisodeRecord, version: int = 0) -> None:
         """What the gateway does with one call."""
@@ -245,8 +251,8 @@ async def test_expiry_spares_those_renewed_or_finished_meanwhile(tmp_path: Path)
     book = open_book(tmp_path / "l", lease_s=60)
     silent, renewed, finished, busy = [await book.open(str(n), kind="eval") for n in range(4)]
     for record in (silent, renewed, finished, busy):
-        book.episodes._open[record.id].lease_until = 0
-    book.episodes._open[busy.id].in_flight = 1
+        book.state(record.id).lease_until = 0
+    book.state(busy.id).in_flight = 1
     expiring = asyncio.create_task(book.episodes.expire_silent())
     await asyncio.sleep(0)
     book.episodes.heartbeat(renewed.id)
@@ -259,7 +265,7 @@ async def test_expiry_spares_those_renewed_or_finished_meanwhile(tmp_path: Path)
 
 async def test_even_the_lively_expire_in_the_end(book: Book) -> None:
     record = await book.open("1", kind="eval")
-    state = book.episodes._open[record.id]
+    state = book.state(record.id)
     state.expires_at, state.in_flight = 0, 1
     assert book.episodes.heartbeat(record.id) < 0
     await book.episodes.expire_silent()
@@ -295,7 +301,7 @@ async def test_a_thousand_at_once(tmp_path: Path) -> None:
     )
     assert finished == 1000
     assert book.episodes.open_count == 0
-    assert (book.episodes._by_agent_key, book.episodes._opening, book.pool.groups) == ({}, {}, [])
+    assert (len(book.episodes._open), book.episodes._opening, book.pool.groups) == (0, {}, [])
     book.ledger.close()
 
 
@@ -431,7 +437,7 @@ class Life(RuleBasedStateMachine):
     def memory_equals_the_ledger(self) -> None:
         assert self.book.pool.rows == self.book.ledger.read_now(records.pool_rows)
         in_ledger = self.book.ledger.read_now(records.open_episodes)
-        states = self.book.episodes._open
+        states = {state.record.id: state for state in self.book.episodes._open.states}
         assert {record.id for record, _ in in_ledger} == set(states)
         for record, so_far in in_ledger:
             state = states[record.id]

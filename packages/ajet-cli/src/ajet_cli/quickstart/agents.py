@@ -38,7 +38,10 @@ Agent = Callable[["OpenAI", str, dict[str, Any], int], Rollout]
 
 
 def calculator(client: "OpenAI", model: str, task: dict[str, Any], seed: int) -> Rollout:
-    """Two turns, call and answer. Reward: 0.2 a well-formed call, 0.3 its operands, 0.5 the exact final sentence."""
+    """Two turns: the call, then the answer; a call that cannot be read ends it with 0.
+
+    Reward: 0.2 a well-formed call, 0.3 the right operands, 0.5 the exact final sentence.
+    """
     a, b = int(task["a"]), int(task["b"])
     messages: list[ChatCompletionMessageParam] = [
         {"role": "system", "content": _SYSTEM},
@@ -46,9 +49,11 @@ def calculator(client: "OpenAI", model: str, task: dict[str, Any], seed: int) ->
         {"role": "user", "content": f"What is {a} + {b}?"},
     ]
     call = _say(client, model, messages, seed)
+    messages.append({"role": "assistant", "content": call})
     operands = _operands(call)
-    shown = sum(operands) if operands else "unreadable"
-    messages += [{"role": "assistant", "content": call}, {"role": "user", "content": f"RESULT: {shown}"}]
+    if operands is None:
+        return Rollout(0.0, _plain(messages[5:]))
+    messages.append({"role": "user", "content": f"RESULT: {sum(operands)}"})
     final = _say(client, model, messages, seed + 1)
     messages.append({"role": "assistant", "content": final})
     return Rollout(_calculator_reward(operands, final, a, b), _plain(messages[5:]))
@@ -59,10 +64,8 @@ def _operands(call: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _calculator_reward(operands: tuple[int, int] | None, final: str, a: int, b: int) -> float:
-    reward = 0.0 if operands is None else 0.2
-    if operands == (a, b):
-        reward += 0.3
+def _calculator_reward(operands: tuple[int, int], final: str, a: int, b: int) -> float:
+    reward = 0.5 if operands == (a, b) else 0.2
     if final.strip() == f"The answer is {a + b}.":
         reward += 0.5
     return reward

@@ -80,8 +80,9 @@ class PoolRow:
 
 def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
     db.execute(
-        "INSERT INTO episodes (id, attempt_id, request_id, group_id, group_named, task_id, task, kind, status, client_id,"
-        " api_key_hash, control_key_hash, weight_version, opened_at) VALUES (?,?,?,?,?,?,?,?,'open',?,?,?,?,?)",
+        "INSERT INTO episodes (id, attempt_id, request_id, group_id, group_named, task_id, task, kind, status,"
+        " client_id, api_key_hash, control_key_hash, weight_version, opened_at)"
+        " VALUES (?,?,?,?,?,?,?,?,'open',?,?,?,?,?)",
         (
             record.id,
             record.attempt_id,
@@ -139,7 +140,8 @@ def close_episode(
 ) -> None:
     """Closes an open episode. Raises `EpisodeClosedError` if it is closed already."""
     cursor = db.execute(
-        "UPDATE episodes SET status = ?, closed_at = ?, reward = ?, metrics = ?, reason = ? WHERE id = ? AND status = 'open'",
+        "UPDATE episodes SET status = ?, closed_at = ?, reward = ?, metrics = ?, reason = ?"
+        " WHERE id = ? AND status = 'open'",
         (status, time.time(), reward, json.dumps(metrics or {}), reason, episode_id),
     )
     if cursor.rowcount != 1:
@@ -184,7 +186,8 @@ def find_by_key_hash(db: sqlite3.Connection, column: str, key_hash: str) -> sqli
     """Finds an episode by `api_key_hash` or `control_key_hash`."""
     if column not in ("api_key_hash", "control_key_hash"):
         raise ValueError(f"no such key column: {column}")
-    return db.execute(f"SELECT id, status FROM episodes WHERE {column} = ?", (key_hash,)).fetchone()
+    query = f"SELECT id, status FROM episodes WHERE {column} = ?"  # noqa: S608 - one of the two names above
+    return db.execute(query, (key_hash,)).fetchone()
 
 
 def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, CallsSoFar]]:

@@ -77,7 +77,7 @@ def refuse_newer(connection: sqlite3.Connection) -> None:
     version = _version(connection)
     if version > len(MIGRATIONS):
         raise StorageError(
-            f"the ledger has schema {version}, this ajet knows up to {len(MIGRATIONS)}; use a newer ajet for this data folder"
+            f"the ledger has schema {version}, this ajet knows up to {len(MIGRATIONS)}; use a newer ajet for it"
         )
 
 

@@ -30,8 +30,8 @@ def plan_batch(db: sqlite3.Connection, batch: PlannedBatch, episode_ids: list[st
     )
     for episode_id in episode_ids:
         cursor = db.execute(
-            "UPDATE episodes SET batch_id = ? WHERE id = ? AND status = 'finished' AND kind = 'train' AND batch_id IS NULL"
-            " AND stale = 0",
+            "UPDATE episodes SET batch_id = ?"
+            " WHERE id = ? AND status = 'finished' AND kind = 'train' AND batch_id IS NULL AND stale = 0",
             (batch.batch_id, episode_id),
         )
         if cursor.rowcount != 1:
@@ -41,7 +41,8 @@ def plan_batch(db: sqlite3.Connection, batch: PlannedBatch, episode_ids: list[st
 def finish_batch(db: sqlite3.Connection, batch_id: str, report: str, checkpoint: str) -> None:
     """Records that a batch's step is checkpointed. Recording it twice changes nothing."""
     db.execute(
-        "UPDATE batches SET status = 'done', done_at = ?, report = ?, checkpoint = ? WHERE id = ? AND status = 'planned'",
+        "UPDATE batches SET status = 'done', done_at = ?, report = ?, checkpoint = ?"
+        " WHERE id = ? AND status = 'planned'",
         (time.time(), report, checkpoint, batch_id),
     )
 
@@ -69,7 +70,10 @@ def get_meta(db: sqlite3.Connection, key: str) -> str | None:
 
 
 def set_meta(db: sqlite3.Connection, key: str, value: str) -> None:
-    db.execute("INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value))
+    db.execute(
+        "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+        (key, value),
+    )
 
 
 def insert_event(db: sqlite3.Connection, kind: str, at: float, data: str) -> int:

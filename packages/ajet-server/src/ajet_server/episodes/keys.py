@@ -25,8 +25,8 @@ class KeyMaker:
     def __init__(self, secret: bytes) -> None:
         if len(secret) != _SECRET_BYTES:
             raise StorageError(
-                f"the file `secret` of the data folder must have {_SECRET_BYTES} bytes, it has {len(secret)}; put it back "
-                "from a copy, or remove it: keys of open episodes are then refused"
+                f"the file `secret` of the data folder must have {_SECRET_BYTES} bytes, it has {len(secret)}; put it "
+                "back from a copy, or remove it: keys of open episodes are then refused"
             )
         self._secret = secret
 

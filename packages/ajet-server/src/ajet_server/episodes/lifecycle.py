@@ -10,7 +10,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from sqlite3 import Row
 
 from ajet_core.config import LimitsConfig
@@ -29,34 +28,10 @@ from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import CallsSoFar, EpisodeRecord, PoolRow
+from ajet_server.episodes.book import Changes, OpenBook, OpenState
 from ajet_server.episodes.keys import KeyMaker, digest_key
 from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
-
-
-@dataclass(slots=True)
-class OpenState:
-    """An open episode in memory.
-
-    Attributes:
-        record: as it was opened.
-        lease_until: monotonic seconds.
-        expires_at: monotonic seconds; no renewal goes beyond.
-        next_seq: the `seq` of the next call.
-        recorded: calls recorded.
-        in_flight: calls being generated; an episode does not expire while one runs.
-        oldest_version: the oldest weight version among its tokens.
-        lock: held while it is being closed.
-    """
-
-    record: EpisodeRecord
-    lease_until: float
-    expires_at: float
-    next_seq: int = 0
-    recorded: int = 0
-    in_flight: int = 0
-    oldest_version: int | None = None
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Episodes:
@@ -68,17 +43,10 @@ class Episodes:
         self._keys = keys
         self._events = events
         self._limits = limits
-        self._open: dict[str, OpenState] = {}
-        self._by_agent_key: dict[str, str] = {}
+        self._open = OpenBook(limits)
         self._opening: dict[str, asyncio.Future[EpisodeRecord]] = {}
         self._being_written = 0
-        self._changed = asyncio.Condition()
-        self._changes = 0
-
-    @property
-    def changes(self) -> int:
-        """Counts what could let a waiting request go on; see `changed`."""
-        return self._changes
+        self.changes = Changes()
 
     @property
     def open_count(self) -> int:
@@ -88,30 +56,16 @@ class Episodes:
     @property
     def open_train_count(self) -> int:
         """Open train episodes: those that a drain waits for."""
-        return sum(1 for state in self._open.values() if state.record.kind is EpisodeKind.TRAIN)
+        return self._open.train_count
 
     def restore(self) -> None:
-        """Reads open and waiting episodes back from the ledger. Open ones get a whole new lease: the clients may live."""
+        """Reads open and waiting episodes back from the ledger. Open ones get a whole lease: the clients may live."""
         for record, so_far in self._ledger.read_now(records.open_episodes):
-            self._hold(record, so_far)
+            self._open.hold(record, so_far)
             if record.kind is EpisodeKind.TRAIN:
                 self._pool.restore_open(record)
         for row in self._ledger.read_now(records.pool_rows):
             self._pool.finish(row)
-
-    async def changed(self, seen: int, timeout_s: float) -> None:
-        """Returns when `changes` is no longer `seen`, or after `timeout_s`."""
-        async with self._changed:
-            try:
-                await asyncio.wait_for(self._changed.wait_for(lambda: self._changes != seen), timeout_s)
-            except TimeoutError:
-                return
-
-    async def notify(self) -> None:
-        """Wakes those who wait in `changed`: an episode opened or closed, or the engine's state changed."""
-        async with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
 
     async def open(self, body: OpenEpisode, weight_version: int, admit: Callable[[EpisodeKind], None]) -> EpisodeRecord:
         """Opens an episode, or returns the one that this request opened before.
@@ -130,12 +84,13 @@ class Episodes:
         self._opening[body.request_id] = future
         try:
             record = await self._open_once(body, weight_version, admit)
-            future.set_result(record)
-            return record
         except AjetError as error:
             future.set_exception(error)
             future.exception()  # a duplicate may wait for it or not; asyncio must not call it "never retrieved"
             raise
+        else:
+            future.set_result(record)
+            return record
         finally:
             del self._opening[body.request_id]
             future.cancel()  # no effect once it has a result
@@ -164,7 +119,7 @@ class Episodes:
             raise
         finally:
             self._being_written -= 1
-        self._hold(record, CallsSoFar())
+        self._open.hold(record, CallsSoFar())
 
     def _repeat(self, row: Row) -> EpisodeRecord:
         state = self._open.get(row["id"])
@@ -200,19 +155,6 @@ class Episodes:
             opened_at=time.time(),
         )
 
-    def _hold(self, record: EpisodeRecord, so_far: CallsSoFar) -> None:
-        now = time.monotonic()
-        state = OpenState(
-            record,
-            lease_until=now + self._limits.lease_s,
-            expires_at=now + self._limits.max_episode_s,
-            next_seq=so_far.next_seq,
-            recorded=so_far.count,
-            oldest_version=so_far.oldest_version,
-        )
-        self._open[record.id] = state
-        self._by_agent_key[record.api_key_hash] = record.id
-
     def agent(self, key: str) -> OpenState:
         """Returns the open episode of an agent's key and renews its lease.
 
@@ -221,16 +163,16 @@ class Episodes:
             KeyRefusedError: no such key.
         """
         digest = digest_key(key)
-        episode_id = self._by_agent_key.get(digest)
-        if episode_id is not None:
-            return self.renew(self._open[episode_id])
+        state = self._open.of_key(digest)
+        if state is not None:
+            return self._open.renew(state)
         row = self._ledger.read_now(lambda db: records.find_by_key_hash(db, "api_key_hash", digest))
         if row is None:
             raise KeyRefusedError("this API key is unknown; open an episode and use its api_key")
         raise EpisodeClosedError(f"episode {row['id']} is {row['status']}; its API key is refused. Open a new episode")
 
     def check_control(self, episode_id: str, key: str) -> None:
-        """Raises `KeyRefusedError` unless `key` is the episode's control key, `NotFoundError` if there is no such episode."""
+        """Raises `KeyRefusedError` unless `key` is the control key of the episode, `NotFoundError` if there is none."""
         digest = digest_key(key)
         row = self._ledger.read_now(lambda db: records.find_by_key_hash(db, "control_key_hash", digest))
         if row is not None and row["id"] == episode_id:
@@ -239,17 +181,16 @@ class Episodes:
             raise NotFoundError(f"there is no episode {episode_id}")
         raise KeyRefusedError(f"this is not the control key of episode {episode_id}; use control_key of its grant")
 
-    def renew(self, state: OpenState) -> OpenState:
+    def renew(self, state: OpenState) -> None:
         """Renews the lease, as far as `limits.max_episode_s` allows."""
-        state.lease_until = min(time.monotonic() + self._limits.lease_s, state.expires_at)
-        return state
+        self._open.renew(state)
 
     def heartbeat(self, episode_id: str) -> float:
         """Renews an open episode and returns the seconds until it expires. Raises `EpisodeClosedError`."""
         state = self._open.get(episode_id)
         if state is None:
             raise self._closed(episode_id)
-        return self.renew(state).lease_until - time.monotonic()
+        return self._open.renew(state).lease_until - time.monotonic()
 
     async def finish(self, episode_id: str, body: FinishEpisode) -> EpisodeView:
         """Records the reward durably. The same reward again returns the same view.
@@ -288,7 +229,7 @@ class Episodes:
             )
         if state.record.kind is EpisodeKind.TRAIN and not state.recorded:
             raise ConflictError(
-                f"episode {state.record.id} made no call, so there is nothing to train; abort it instead of finishing it"
+                f"episode {state.record.id} made no call, so there is nothing to train; abort it instead"
             )
 
     async def lose(self, episode_id: str, status: EpisodeStatus, reason: str) -> EpisodeView:
@@ -328,15 +269,12 @@ class Episodes:
         await self._ledger.write(
             lambda db: records.close_episode(db, record.id, status, reward=reward, metrics=metrics, reason=reason)
         )
-        del self._open[record.id]
-        del self._by_agent_key[record.api_key_hash]
+        self._open.drop(state)
         if record.kind is EpisodeKind.EVAL:
             return
         if status is EpisodeStatus.FINISHED and reward is not None:
             oldest = record.weight_version if state.oldest_version is None else state.oldest_version
-            self._pool.finish(
-                PoolRow(record.id, record.group_id, record.group_named, record.task_id, reward, oldest)
-            )
+            self._pool.finish(PoolRow(record.id, record.group_id, record.group_named, record.task_id, reward, oldest))
         else:
             self._pool.leave(record.group_id, record.id)
 
@@ -363,28 +301,20 @@ class Episodes:
     async def expire_silent(self) -> int:
         """Expires every episode whose lease ran out, and returns how many. Called by the janitor."""
         expired = 0
-        for state in list(self._open.values()):
-            reason = self._why_due(state)
+        for state in self._open.states:
+            reason = state.why_due(self._limits)
             # Looked at one by one: while one is written, others are renewed or closed.
             if reason and state.record.id in self._open and not state.lock.locked():
                 await self.lose(state.record.id, EpisodeStatus.EXPIRED, reason)
                 expired += 1
         return expired
 
-    def _why_due(self, state: OpenState) -> str | None:
-        now = time.monotonic()
-        if now > state.expires_at:
-            return f"older than limits.max_episode_s={self._limits.max_episode_s:g}"
-        if now > state.lease_until and not state.in_flight:
-            return f"no call and no heartbeat for limits.lease_s={self._limits.lease_s:g}"
-        return None
-
     async def set_aside_unusable(self, weight_version: int) -> int:
         """Marks finished episodes that no batch will take, frees their slots, and returns how many there were."""
         rows = self._pool.unusable(weight_version)
         if rows:
             await to_the_end(self._set_aside(rows))
-            await self.notify()
+            await self.changes.notify()
         return len(rows)
 
     async def _set_aside(self, rows: list[PoolRow]) -> None:
@@ -394,5 +324,5 @@ class Episodes:
             self._pool.leave(row.group_id, row.episode_id)
 
     async def _announce(self, event: EpisodeOpened | EpisodeFinished | EpisodeLost) -> None:
-        await self.notify()
+        await self.changes.notify()
         await self._events.emit(event)

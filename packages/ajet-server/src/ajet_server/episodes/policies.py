@@ -1,8 +1,8 @@
 """Batch policies: pure functions of the pool, so that they can be tested alone and replayed from the ledger.
 
-    episodes              `size` finished train episodes                                     (the paper's C1)
-    groups                `size` complete groups of `group_size`                             (C2)
-    informative_groups    `size` complete groups whose rewards spread by more than epsilon   (C3)
+episodes              `size` finished train episodes                                     (the paper's C1)
+groups                `size` complete groups of `group_size`                             (C2)
+informative_groups    `size` complete groups whose rewards spread by more than epsilon   (C3)
 """
 
 from collections.abc import Iterable

@@ -4,6 +4,7 @@ Contract 1 (capture): what the engine was given and what it sampled is recorded,
 Nothing is tokenized a second time. A result whose episode closed meanwhile is fenced off by the ledger.
 """
 
+import asyncio
 import json
 import time
 
@@ -12,17 +13,21 @@ import numpy.typing as npt
 
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
-from ajet_core.errors import NotFoundError, PromptTooLongError, RequestError
+from ajet_core.errors import EpisodeClosedError, NotFoundError, PromptTooLongError, RequestError
 from ajet_core.ids import new_call_id
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import CallRecord
 from ajet_server.conductor import Conductor
-from ajet_server.episodes.lifecycle import Episodes, OpenState
+from ajet_server.episodes.book import OpenState
+from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.gateway.render import ChatRenderer
 from ajet_server.gateway.request import ChatRequest, ChatResult
 from ajet_server.observe.metrics import Metrics
 from ajet_server.worker import protocol
+
+_RENDERED_AT_ONCE = 20_000
+"""Characters. Longer conversations are rendered in a thread, so that others are answered meanwhile."""
 
 
 class Gateway:
@@ -60,14 +65,14 @@ class Gateway:
         if state.record.kind is EpisodeKind.TRAIN:
             check_trainable(request)
         self._conductor.require_serving()
-        prompt = self._renderer.prompt_ids(request.messages)
-        sampling = self._sampling(request, len(prompt))
+        prompt = await self._render(request)
+        sampling = self._sampling(request, len(prompt), state.record.kind)
         call_id, seq = new_call_id(), state.next_seq
         state.next_seq += 1
         state.in_flight += 1
         try:
             message = protocol.Generate(call_id, prompt.astype("<i4", copy=False).tobytes(), sampling)
-            generated = await self._conductor.supervisor.generate(message, self._job.limits.request_timeout_s)
+            generated = await self._generate(state, message)
             result = self._result(request, prompt, call_id, generated)
             await to_the_end(self._record(state, seq, message, generated, request, result))
         finally:
@@ -76,15 +81,44 @@ class Gateway:
         self._metrics.call_done(time.monotonic() - started, len(prompt), len(result.token_ids), result.cached_tokens)
         return result
 
+    async def _render(self, request: ChatRequest) -> npt.NDArray[np.int32]:
+        size = sum(len(message["content"]) for message in request.messages)
+        if size < _RENDERED_AT_ONCE:
+            return self._renderer.prompt_ids(request.messages)
+        return await asyncio.to_thread(self._renderer.prompt_ids, request.messages)
+
+    async def _generate(self, state: OpenState, message: protocol.Generate) -> protocol.Generated:
+        """Generates, or stops as soon as the episode is closed: nobody could use the answer."""
+        work = self._conductor.supervisor.generate(message, self._job.limits.request_timeout_s)
+        call, closed = asyncio.create_task(work), asyncio.create_task(state.closed.wait())
+        try:
+            await asyncio.wait({call, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if not call.done():
+                raise EpisodeClosedError(
+                    f"episode {state.record.id} was closed while the call ran; nothing was recorded"
+                )
+            return call.result()
+        finally:
+            call.cancel()
+            closed.cancel()
+            await asyncio.gather(call, closed, return_exceptions=True)
+
     def _check_model(self, request: ChatRequest) -> None:
         if request.model != self.served_name:
             raise NotFoundError(
                 f"model: {request.model!r} is not served here; send {self.served_name!r}", field="model"
             )
 
-    def _sampling(self, request: ChatRequest, prompt_tokens: int) -> protocol.Sampling:
+    def _longest(self, kind: EpisodeKind) -> int | None:
+        """Bound on prompt + completion: the model's and, for what will be trained, that of a pack."""
         loaded = self._conductor.loaded
         longest = loaded.max_model_len if loaded else self._job.engine.max_model_len
+        if kind is EpisodeKind.EVAL:
+            return longest
+        return min(longest or self._job.trainer.pack_tokens, self._job.trainer.pack_tokens)
+
+    def _sampling(self, request: ChatRequest, prompt_tokens: int, kind: EpisodeKind) -> protocol.Sampling:
+        longest = self._longest(kind)
         bound = self._job.limits.max_completion_tokens
         if request.max_tokens is not None and request.max_tokens > bound:
             raise RequestError(
@@ -167,11 +201,17 @@ def check_trainable(request: ChatRequest) -> None:
     """
     remedy = "for a train episode; leave it out, or open the episode with kind='eval'"
     if request.temperature == 0:
-        raise RequestError(f"temperature: 0 (greedy) cannot be trained on; send a positive one {remedy}", field="temperature")
+        raise RequestError(
+            f"temperature: 0 (greedy) cannot be trained on; send a positive one {remedy}", field="temperature"
+        )
     if request.top_p < 1:
-        raise RequestError(f"top_p: {request.top_p} cuts the distribution and cannot be corrected {remedy}", field="top_p")
+        raise RequestError(
+            f"top_p: {request.top_p} cuts the distribution and cannot be corrected {remedy}", field="top_p"
+        )
     if request.top_k > 0:
-        raise RequestError(f"top_k: {request.top_k} cuts the distribution and cannot be corrected {remedy}", field="top_k")
+        raise RequestError(
+            f"top_k: {request.top_k} cuts the distribution and cannot be corrected {remedy}", field="top_k"
+        )
 
 
 def _fit(prompt_tokens: int, wanted: int | None, bound: int, longest: int) -> int:
@@ -179,7 +219,7 @@ def _fit(prompt_tokens: int, wanted: int | None, bound: int, longest: int) -> in
     if room < 1 or (wanted is not None and wanted > room):
         asked = f" and max_tokens={wanted}" if wanted else ""
         raise PromptTooLongError(
-            f"messages: the prompt has {prompt_tokens} tokens{asked}, the model's context is {longest}; shorten it",
+            f"messages: the prompt has {prompt_tokens} tokens{asked}, the context is {longest}; shorten it",
             field="messages",
         )
     return wanted or min(bound, room)

@@ -15,10 +15,18 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._calls = Counter("ajet_request_calls", "Calls answered", registry=self._registry)
-        self._prompt = Counter("ajet_request_prompt_tokens", "Prompt tokens given to the engine", registry=self._registry)
-        self._cached = Counter("ajet_request_cached_tokens", "Prompt tokens that the engine did not compute again", registry=self._registry)
-        self._completion = Counter("ajet_capture_completion_tokens", "Tokens sampled and captured", registry=self._registry)
-        self._seconds = Histogram("ajet_request_seconds", "Seconds per call, waiting included", buckets=_SECONDS, registry=self._registry)
+        self._prompt = Counter(
+            "ajet_request_prompt_tokens", "Prompt tokens given to the engine", registry=self._registry
+        )
+        self._cached = Counter(
+            "ajet_request_cached_tokens", "Prompt tokens that the engine did not compute again", registry=self._registry
+        )
+        self._completion = Counter(
+            "ajet_capture_completion_tokens", "Tokens sampled and captured", registry=self._registry
+        )
+        self._seconds = Histogram(
+            "ajet_request_seconds", "Seconds per call, waiting included", buckets=_SECONDS, registry=self._registry
+        )
         self._state = Gauge("ajet_engine_state", "1 for the present state", ["state"], registry=self._registry)
 
     def call_done(self, seconds: float, prompt: int, completion: int, cached: int) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from ajet_core.errors import EpisodeClosedError, ForbiddenError, KeyRefusedError
-from ajet_server.episodes.lifecycle import OpenState
+from ajet_server.episodes.book import OpenState
 from ajet_server.wiring import Server
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
 from ajet_core.errors import RequestError
-from ajet_server.episodes.lifecycle import OpenState
+from ajet_server.episodes.book import OpenState
 from ajet_server.gateway.dialects import chat
 from ajet_server.gateway.request import ChatResult
 from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_any_episode, require_episode
@@ -56,7 +56,7 @@ async def _json(request: Request) -> object:
 
 
 async def _until_disconnected(request: Request) -> None:
-    while not await request.is_disconnected():
+    while not await request.is_disconnected():  # noqa: ASYNC110 - ASGI has no event for it
         await asyncio.sleep(_DISCONNECT_POLL_S)
 
 

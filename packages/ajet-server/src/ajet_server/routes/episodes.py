@@ -37,14 +37,14 @@ async def _open(runtime: Runtime, body: OpenEpisode) -> EpisodeRecord:
     episodes, conductor = runtime.episodes, runtime.conductor
     deadline = time.monotonic() + body.wait_s
     while True:
-        seen = episodes.changes
+        seen = episodes.changes.count
         try:
             return await episodes.open(body, conductor.weight_version, conductor.admit)
         except UnavailableError:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise
-        await episodes.changed(seen, left)
+        await episodes.changes.wait(seen, left)
 
 
 @router.get("/{episode_id}", dependencies=[Depends(require_view)])

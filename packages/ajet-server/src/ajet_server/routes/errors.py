@@ -22,6 +22,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(AjetError, _on_ajet_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)
 
 
 def error_response(request: Request, error: AjetError) -> JSONResponse:
@@ -43,6 +44,12 @@ def _shape(path: str, inner: dict[str, Any], status: int) -> dict[str, Any]:
 def _encodable(value: object) -> object:
     r"""JSON may name half a surrogate pair ("\ud800"), which no UTF-8 answer can quote as it is."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    """A mistake of ours: the traceback goes to the log (starlette raises it again), the caller gets a sentence."""
+    message = f"{request.method} {request.url.path}: a mistake in the server ({type(error).__name__}); see its log"
+    return JSONResponse(_shape(request.url.path, {"code": "internal", "message": message, "field": None}, 500), 500)
 
 
 async def _on_ajet_error(request: Request, error: Exception) -> JSONResponse:

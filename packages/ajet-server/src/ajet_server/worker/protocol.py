@@ -3,8 +3,8 @@
     API -> worker   Load, Generate, Cancel, Update, Sync, Shutdown
     worker -> API   Loaded, Generated, Progress, Updated, Synced, Failed
 
-A frame is a 4-byte big-endian length and that many bytes of msgpack. Token ids travel as little-endian int32 buffers and
-log-probabilities as float32 buffers, so that no token is ever turned into a Python object on its way. Nothing is
+A frame is a 4-byte big-endian length and that many bytes of msgpack. Token ids travel as little-endian int32 buffers
+and log-probabilities as float32 buffers, so that no token is ever turned into a Python object on its way. Nothing is
 pickled. The end of the stream means that the other side is gone.
 """
 

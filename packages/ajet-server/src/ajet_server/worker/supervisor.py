@@ -6,13 +6,16 @@ that died, or that had to make room for an update, is sent again; nobody has see
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from ajet_core.errors import AjetError, EngineFailedError, UnavailableError, from_wire
 from ajet_server.worker import protocol
 from ajet_server.worker.process import WORKER_COMMAND, WorkerProcess
 from ajet_server.worker.protocol import FromWorker
+
+T = TypeVar("T")
 
 _WATCH_EVERY_S = 1.0
 
@@ -46,6 +49,8 @@ class Supervisor:
         self._pending: dict[str, _Pending] = {}
         self._gate_open = False
         self._reply: asyncio.Future[FromWorker] | None = None
+        self._watched = False
+        """True while the worker owes a reply that has no deadline of its own but its signs of life."""
         self._idle = asyncio.Event()
         self._idle.set()
         self.running = 0
@@ -158,11 +163,25 @@ class Supervisor:
         self._forget_sent()
         return error
 
+    async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`, or raises why the worker was lost, whichever comes first."""
+        task = asyncio.create_task(work)
+        lost = asyncio.create_task(self.lost())
+        try:
+            await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                raise lost.result()
+            return task.result()
+        finally:
+            task.cancel()
+            lost.cancel()
+            await asyncio.gather(task, lost, return_exceptions=True)
+
     async def watch(self) -> None:
         """Kills a worker that has work and says nothing for too long. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
-            busy = self._reply is not None or self.in_worker > 0
+            busy = self._watched or self.in_worker > 0
             process = self._process
             if process and busy and time.monotonic() - process.heard_at > self._silence_s:
                 process.kill(f"it said nothing for {self._silence_s:g} s (limits.update_silence_s)")
@@ -173,6 +192,7 @@ class Supervisor:
             raise EngineFailedError("no worker was started")
         self._reply = reply = asyncio.get_running_loop().create_future()
         process.heard_at = time.monotonic()
+        self._watched = total_s is None
         await process.send(message)
         try:
             async with asyncio.timeout(total_s):
@@ -181,7 +201,7 @@ class Supervisor:
             process.kill(f"{type(message).__name__.lower()} took longer than {total_s:g} s")
             await asyncio.shield(process.lost)
         finally:
-            self._reply = None
+            self._reply, self._watched = None, False
         if reply.done():
             return reply.result()
         raise process.lost.result()

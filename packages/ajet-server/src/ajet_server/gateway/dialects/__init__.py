@@ -1,1 +1,1 @@
-"""One translator per wire format. Each turns a body into messages and sampling, and a completion into its own answer."""
+"""One translator per wire format. Each turns a body into messages and sampling, a completion into its own answer."""

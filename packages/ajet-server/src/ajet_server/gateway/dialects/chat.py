@@ -49,6 +49,10 @@ def _characters(text: str) -> str:
 Text = Annotated[str, AfterValidator(_characters)]
 
 
+_LOWEST_LOGPROB = -9999.0
+"""What OpenAI's API says instead of minus infinity, which JSON cannot."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: Literal["text"]
@@ -66,7 +70,9 @@ class _Message(BaseModel):
         """The message as a chat template wants it."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         plain = {"role": "system" if self.role == "developer" else self.role, "content": text}
-        return plain | {key: value for key, value in (("name", self.name), ("tool_call_id", self.tool_call_id)) if value}
+        return plain | {
+            key: value for key, value in (("name", self.name), ("tool_call_id", self.tool_call_id)) if value
+        }
 
 
 class _Body(BaseModel):
@@ -193,11 +199,9 @@ def _logprobs(result: ChatResult) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     for index, (token, logprob) in enumerate(zip(result.tokens, result.logprobs, strict=True)):
         top = result.top_logprobs[index] if result.top_logprobs else []
-        entries.append(
-            _entry(token, logprob) | {"top_logprobs": [_entry(text, value) for text, value in top]}
-        )
+        entries.append(_entry(token, logprob) | {"top_logprobs": [_entry(text, value) for text, value in top]})
     return entries
 
 
 def _entry(token: str, logprob: float) -> dict[str, Any]:
-    return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+    return {"token": token, "logprob": max(logprob, _LOWEST_LOGPROB), "bytes": list(token.encode())}

@@ -1,0 +1,130 @@
+"""The open episodes in memory, by id and by agent's key, and who waits for them to change."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from ajet_core.config import LimitsConfig
+from ajet_core.episode import EpisodeKind
+from ajet_server.capture.records import CallsSoFar, EpisodeRecord
+
+
+@dataclass(slots=True)
+class OpenState:
+    """An open episode in memory.
+
+    Attributes:
+        record: as it was opened.
+        lease_until: monotonic seconds.
+        expires_at: monotonic seconds; no renewal goes beyond.
+        next_seq: the `seq` of the next call.
+        recorded: calls recorded.
+        in_flight: calls being generated; an episode does not expire while one runs.
+        oldest_version: the oldest weight version among its tokens.
+        lock: held while it is being closed.
+        closed: set once it is; ends the calls that still run.
+    """
+
+    record: EpisodeRecord
+    lease_until: float
+    expires_at: float
+    next_seq: int = 0
+    recorded: int = 0
+    in_flight: int = 0
+    oldest_version: int | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def why_due(self, limits: LimitsConfig) -> str | None:
+        """Returns why the episode has to expire now, None while it does not."""
+        now = time.monotonic()
+        if now > self.expires_at:
+            return f"older than limits.max_episode_s={limits.max_episode_s:g}"
+        if now > self.lease_until and not self.in_flight:
+            return f"no call and no heartbeat for limits.lease_s={limits.lease_s:g}"
+        return None
+
+
+class OpenBook:
+    """Holds every open episode of the server."""
+
+    def __init__(self, limits: LimitsConfig) -> None:
+        self._limits = limits
+        self._by_id: dict[str, OpenState] = {}
+        self._by_key_hash: dict[str, OpenState] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, episode_id: str) -> bool:
+        return episode_id in self._by_id
+
+    @property
+    def states(self) -> list[OpenState]:
+        """A copy, so that it may change while one goes through it."""
+        return list(self._by_id.values())
+
+    @property
+    def train_count(self) -> int:
+        """Open train episodes: those that a drain waits for."""
+        return sum(1 for state in self._by_id.values() if state.record.kind is EpisodeKind.TRAIN)
+
+    def get(self, episode_id: str) -> OpenState | None:
+        """Returns the open episode, None if it is not open."""
+        return self._by_id.get(episode_id)
+
+    def of_key(self, key_hash: str) -> OpenState | None:
+        """Returns the open episode of an agent's key."""
+        return self._by_key_hash.get(key_hash)
+
+    def hold(self, record: EpisodeRecord, so_far: CallsSoFar) -> None:
+        """Takes an episode in, with a whole lease."""
+        now = time.monotonic()
+        state = OpenState(
+            record,
+            lease_until=now + self._limits.lease_s,
+            expires_at=now + self._limits.max_episode_s,
+            next_seq=so_far.next_seq,
+            recorded=so_far.count,
+            oldest_version=so_far.oldest_version,
+        )
+        self._by_id[record.id] = state
+        self._by_key_hash[record.api_key_hash] = state
+
+    def drop(self, state: OpenState) -> None:
+        """Lets a closed episode go and ends its calls."""
+        del self._by_id[state.record.id]
+        del self._by_key_hash[state.record.api_key_hash]
+        state.closed.set()
+
+    def renew(self, state: OpenState) -> OpenState:
+        """Renews the lease, as far as `limits.max_episode_s` allows."""
+        state.lease_until = min(time.monotonic() + self._limits.lease_s, state.expires_at)
+        return state
+
+
+class Changes:
+    """Counts what could let a waiting request go on, so that nobody polls and nobody misses anything."""
+
+    def __init__(self) -> None:
+        self._condition = asyncio.Condition()
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """Look at it before the check; give it to `wait` after the check."""
+        return self._count
+
+    async def wait(self, seen: int, timeout_s: float) -> None:
+        """Returns when `count` is no longer `seen`, or after `timeout_s`."""
+        async with self._condition:
+            try:
+                await asyncio.wait_for(self._condition.wait_for(lambda: self._count != seen), timeout_s)
+            except TimeoutError:
+                return
+
+    async def notify(self) -> None:
+        """An episode opened or closed, or the engine's state changed."""
+        async with self._condition:
+            self._count += 1
+            self._condition.notify_all()
