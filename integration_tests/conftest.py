@@ -1,19 +1,23 @@
 """Real servers as processes of their own, on free ports, with a micro model made on the spot."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ajet_server.demo.micro import make_micro_model
-from live_server import LiveServer, micro_job
-
-StartServer = Callable[..., LiveServer]
+from live_server import LiveServer, StartServer, micro_job, shared_client
 
 
 @pytest.fixture(scope="session")
 def micro_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_micro_model(tmp_path_factory.mktemp("model") / "micro", seed=0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _close_shared_client() -> Iterator[None]:
+    yield
+    shared_client().close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -94,15 +95,19 @@ class LiveServer:
         return (self.data_dir / "server.log").read_text("utf-8", errors="replace")
 
 
+StartServer = Callable[..., LiveServer]
+"""Starts a server that ends with the test; keyword arguments replace sections of the job."""
+
+
 @cache
-def _shared_client() -> OpenAI:
+def shared_client() -> OpenAI:
     """One connection pool for the session: each client of its own would load the certificates anew."""
     return OpenAI(api_key="each episode has its own", max_retries=0)
 
 
 def say(episode: Episode, text: str, *, max_tokens: int = 8, timeout_s: float = 60.0) -> str:
     """One call through the official OpenAI SDK."""
-    client = _shared_client().with_options(base_url=episode.base_url, api_key=episode.api_key)
+    client = shared_client().with_options(base_url=episode.base_url, api_key=episode.api_key)
     answer = client.chat.completions.create(
         model=episode.model,
         messages=[{"role": "user", "content": text}],

@@ -5,8 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conftest import StartServer
-from live_server import LiveServer
+from live_server import LiveServer, StartServer
 
 _EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -13,8 +13,7 @@ import pytest
 
 from ajet_client import Episode, Swarm, Task
 from ajet_core.errors import UnavailableError
-from conftest import StartServer
-from live_server import BOOT_S, LiveServer, say, share_of_digits
+from live_server import BOOT_S, LiveServer, StartServer, say, share_of_digits
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from conftest import StartServer
-from live_server import LiveServer, last_json, run_cli, say
+from live_server import LiveServer, StartServer, last_json, run_cli, say
 
 
 def _open(http: httpx2.Client, request_id: str, **fields: object) -> dict[str, str]:

@@ -219,7 +219,7 @@ def test_the_compiled_trie_checks_its_own_arguments() -> None:
 def test_exported_names() -> None:
     assert sorted(ajet_merge.__all__) == ajet_merge.__all__
     assert set(ajet_merge.__all__) == {
-        *("Departure", "Explanation"),
+        *("Departure", "Explanation", "__version__"),
         *("Call", "CallError", "Forest", "ForestStats", "MergeError", "Occurrences", "Pack", "PathTooLongError"),
         *("Timeline", "Tracker", "backend", "episode_mean", "group_mean", "merge", "sequence_mean", "token_mean"),
         "weights",

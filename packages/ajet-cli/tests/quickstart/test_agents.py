@@ -60,6 +60,6 @@ def test_the_reward_of_digits() -> None:
 @pytest.mark.parametrize("name", sorted(AGENTS))
 def test_tasks_follow_their_seed(name: str) -> None:
     _, make = AGENTS[name]
-    assert make(5, 1) == make(5, 1)
-    assert make(5, 1) != make(5, 2)
-    assert len(make(5, 1)) == 5
+    assert make(5, "1/0") == make(5, "1/0")
+    assert make(5, "1/0") != make(5, "1/1")
+    assert len(make(5, "1/0")) == 5

@@ -126,10 +126,11 @@ class EngineFailedError(AjetError):
 
 
 def _tree(root: type[AjetError]) -> dict[str, type[AjetError]]:
-    found = {root.code: root}
+    """Code -> class. A subclass elsewhere that keeps its parent's code is the parent on the wire."""
+    found: dict[str, type[AjetError]] = {}
     for child in root.__subclasses__():
         found |= _tree(child)
-    return found
+    return found | {root.code: root}
 
 
 def to_wire(error: AjetError) -> dict[str, Any]:

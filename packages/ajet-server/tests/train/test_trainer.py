@@ -96,7 +96,6 @@ def test_resume_is_bit_equal(model_folder: Path, tmp_path: Path, method: str) ->
     assert np.array_equal(straight.score(IDS), resumed.score(IDS))
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers for it
 def test_a_plain_peft_loads_the_adapter(model_folder: Path, tmp_path: Path) -> None:
     trainer = Trainer.load(micro_job(model_folder, optimizer={"learning_rate": 0.01}))
     folder = trainer.save(tmp_path, trainer.update("b", 1, mixed_batch(), quiet))

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -39,6 +41,8 @@ def quickstart(model: Path | None, *, tiny: bool, updates: int, seed: int, out: 
     plan = setup.prepare(out, model, tiny=tiny, updates=updates, seed=seed, log=console.print)
     console.print(f"model {plan.model}\nrun   {plan.folder}", soft_wrap=True, highlight=False)
     progress = Progress()
+    # A polite end must end the server and the client too: as an exception it passes through what cleans up.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     _run(plan, progress, console)
     adapter = report.collect_adapter(plan)
     report.save_plot(progress, plan.folder / "reward.png")

@@ -94,19 +94,19 @@ def _plain(messages: "Sequence[ChatCompletionMessageParam]") -> list[dict[str, s
     return [{"role": str(message["role"]), "content": str(message.get("content"))} for message in messages]
 
 
-def calculator_tasks(count: int, seed: int) -> list[dict[str, Any]]:
+def calculator_tasks(count: int, seed: str) -> list[dict[str, Any]]:
     """Returns `count` sums with operands in 1..30."""
     rng = random.Random(seed)
     return [{"a": rng.randint(1, 30), "b": rng.randint(1, 30)} for _ in range(count)]
 
 
-def digit_tasks(count: int, seed: int) -> list[dict[str, Any]]:
+def digit_tasks(count: int, seed: str) -> list[dict[str, Any]]:
     """Returns `count` tasks for the micro model."""
     rng = random.Random(seed)
     return [{"n": rng.randint(1, 99)} for _ in range(count)]
 
 
-AGENTS: dict[str, tuple[Agent, Callable[[int, int], list[dict[str, Any]]]]] = {
+AGENTS: dict[str, tuple[Agent, Callable[[int, str], list[dict[str, Any]]]]] = {
     "calculator": (calculator, calculator_tasks),
     "digits": (digits, digit_tasks),
 }

@@ -48,7 +48,7 @@ class Rounds:
     def run(self, number: int, kind: str) -> dict[str, Any]:
         """Runs one round and returns its line."""
         self._taken, self._rollouts = {}, []
-        tasks = self._make_tasks(GROUPS, self._seed * 1_000 + number)
+        tasks = self._make_tasks(GROUPS, f"{self._seed}/{number}")
         report = self._swarm.run(
             self._play,
             [{**task, "round": number} for task in tasks],
