@@ -1,6 +1,7 @@
 """The whole loop on a micro model: it learns, it goes on without its clients, and it survives kill -9."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_training_goes_on_when_a_client_is_killed_in_mid_episode(start_server: S
         doomed.kill()
         doomed.wait()
         # Its task is wanted by others too: they fill the group, and the slot that it held is refilled.
-        report = swarm.run(lambda episode: float(len(say(episode, "x"))), ["doomed"] * 4, progress=False)
+        report = swarm.run(lambda episode: float(len(say(episode, "x"))), ["doomed"] * 4, group_size=1, progress=False)
         assert report.finished == 4
         _wait_for_version(swarm, 1)
     assert server.rows("SELECT status, count(*) FROM episodes GROUP BY status ORDER BY status") == [
@@ -93,13 +94,34 @@ def _hanging_client(server: LiveServer) -> Generator[subprocess.Popen[str]]:
         yield process
 
 
+def test_a_client_that_is_started_again_trains_on_at_once(start_server: StartServer) -> None:
+    server = start_server(
+        batch={"policy": "groups", "size": 2, "group_size": 4},
+        limits={"max_completion_tokens": 32, "lease_s": 600, "drain_timeout_s": 60},
+    )
+    server.wait_until_rolling()
+
+    def broken(episode: Episode) -> float:
+        say(episode, "x")
+        if random.random() < 0.5:  # a mistake in the agent, found after some rollouts of each group
+            raise ValueError("the agent has a mistake")
+        return 1.0
+
+    with server.swarm() as swarm:
+        swarm.run(broken, ["a", "b"], group_size=4, concurrency=8, attempts=1, progress=False)
+        # Edited and started again: nobody waits for the groups that the first try left behind.
+        report = swarm.run(lambda episode: float(len(say(episode, "x"))), ["a", "b"], group_size=4, progress=False)
+        assert report.finished == 8
+        _wait_for_version(swarm, 1)
+
+
 def test_kill_9_of_the_server_loses_nothing_that_was_acknowledged(start_server: StartServer) -> None:
     server = start_server(batch={"policy": "groups", "size": 1, "group_size": 4})
     server.wait_until_rolling()
     with server.swarm() as swarm:
-        swarm.run(lambda episode: float(len(say(episode, "a"))), ["first"] * 4, progress=False)
+        swarm.run(lambda episode: float(len(say(episode, "a"))), ["first"] * 4, group_size=1, progress=False)
         _wait_for_version(swarm, 1)
-        report = swarm.run(lambda episode: float(len(say(episode, "b"))), ["second"] * 3, progress=False)
+        report = swarm.run(lambda episode: float(len(say(episode, "b"))), ["second"] * 3, group_size=1, progress=False)
     with server.http() as http:
         survivor = http.post("/api/episodes", json={"request_id": "survivor", "task": "second"}).json()
     _chat(server, survivor, "before the kill")

@@ -6,6 +6,7 @@ import numpy as np
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
 
 from live_server import LiveServer
 
@@ -70,10 +71,37 @@ def test_many_async_calls_share_the_batch(shared_server: LiveServer) -> None:
     assert recorded[0] == 48
 
 
+def test_a_conversation_goes_on_with_the_sdks_own_message(shared_server: LiveServer) -> None:
+    with shared_server.swarm() as swarm, swarm.episode(task="two turns", kind="eval") as episode:
+        with OpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
+            messages: list[ChatCompletionMessageParam | ChatCompletionMessage] = [{"role": "user", "content": "one"}]
+            first = client.chat.completions.create(
+                model=episode.model,
+                messages=messages,  # type: ignore[arg-type]
+                max_tokens=5,
+            )
+            messages.append(first.choices[0].message)
+            messages.append({"role": "user", "content": "two"})
+            second = client.chat.completions.create(
+                model=episode.model,
+                messages=messages,  # type: ignore[arg-type]
+                max_tokens=5,
+            )
+        episode.reward(0)
+    assert first.usage is not None
+    assert second.usage is not None
+    details = second.usage.prompt_tokens_details
+    assert details is not None
+    # The second prompt begins with the first one, which the engine does not compute again.
+    assert details.cached_tokens is not None
+    assert details.cached_tokens >= first.usage.prompt_tokens - 1
+
+
 def test_models_lists_the_served_model(shared_server: LiveServer) -> None:
     with shared_server.swarm() as swarm, swarm.episode(task="models", kind="eval") as episode:
         with OpenAI(base_url=episode.base_url, api_key=episode.api_key) as client:
             assert [model.id for model in client.models.list()] == [episode.model]
+            assert client.models.retrieve(episode.model).id == episode.model
         episode.reward(0)
 
 

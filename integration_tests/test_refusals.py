@@ -166,7 +166,7 @@ def test_a_corrupted_checkpoint_stops_the_engine_with_a_reason(start_server: Sta
         refused = http.post("/api/episodes", json={"request_id": "x", "task": 1})
     assert state["state"] == "failed"
     assert "model.safetensors" in state["cause"]
-    assert refused.status_code == 503
+    assert (refused.status_code, refused.json()["error"]["code"]) == (500, "engine_failed")
 
     shutil.move(kept, weights)
     with server.swarm() as swarm:

@@ -1,10 +1,12 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ajet_cli.main import cli, main
+from ajet_cli.spawn import read_token
 
 
 def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -93,3 +95,28 @@ def test_a_missing_model_folder_is_named(
     out = tmp_path / "out"
     assert _main(monkeypatch, "quickstart", "--model", "/no/model", "--out", str(out), "--json") == 1
     assert json.loads(capsys.readouterr().err.splitlines()[-1])["error"]["field"] == "model.path"
+
+
+def test_the_environment_alone_is_a_job_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AJET_JOB__MODEL__PATH", "/no/model")
+    assert _main(monkeypatch, "server", "start", "--port", "0", "--data-dir", str(tmp_path / "d")) == 1
+    assert "model.path: '/no/model' is not a folder" in capsys.readouterr().err
+
+
+def test_without_the_extra_the_quickstart_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("openai", "ajet_server.demo.micro"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for name in ("ajet_cli.commands.quickstart", "ajet_cli.quickstart.setup"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert _main(monkeypatch, "quickstart", "--tiny", "--out", str(tmp_path)) == 1
+    assert "install ajet-cli[quickstart]" in capsys.readouterr().err
+
+
+def test_the_token_of_the_folder_is_used(tmp_path: Path) -> None:
+    assert read_token(tmp_path) is None
+    (tmp_path / "admin-token").write_text("secret\n")
+    assert read_token(tmp_path) == "secret"

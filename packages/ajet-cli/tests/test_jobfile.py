@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from ajet_cli.jobfile import load_job
+from ajet_cli.jobfile import is_given, load_job
 from ajet_cli.jobtemplate import describe, job_template
 from ajet_core.config import Job
 from ajet_core.errors import ConfigError
@@ -73,3 +73,17 @@ def test_the_template_is_a_valid_job_with_every_default(tmp_path: Path) -> None:
 def test_a_described_job_reads_back(tmp_path: Path) -> None:
     job = Job.model_validate({"model": {"path": "m"}, "lora": {"rank": 3}})
     assert load_job(_file(tmp_path, describe(job)), [], {}) == job
+
+
+def test_environment_and_overrides_are_laid_over_a_stored_job(tmp_path: Path) -> None:
+    stored = Job.model_validate({"model": {"path": "m"}, "optimizer": {"learning_rate": 1e-4, "beta1": 0.8}})
+    job = load_job(None, ["optimizer.learning_rate=3e-4"], {"AJET_JOB__BATCH__SIZE": "5"}, stored)
+    assert (job.optimizer.learning_rate, job.optimizer.beta1, job.batch.size) == (3e-4, 0.8, 5)
+    assert load_job(_file(tmp_path, "model: {path: other}"), [], {}, stored).optimizer.beta1 == 0.9
+
+
+def test_what_counts_as_given() -> None:
+    assert not is_given(None, [], {"AJET_TOKEN": "x"})
+    assert is_given(None, [], {"AJET_JOB__SEED": "1"})
+    assert is_given(None, ["seed=1"], {})
+    assert is_given(Path("job.yaml"), [], {})

@@ -2,7 +2,7 @@ import pytest
 
 from ajet_client import Swarm
 from ajet_client.api import Api, finish_body, kind_of
-from ajet_client.plans import Reply
+from ajet_client.plans import Broken, Pause, Reply, Request
 from ajet_client.testing import FakeClock, FakeServer
 from ajet_core.config import Job, ModelConfig
 from ajet_core.errors import (
@@ -33,7 +33,8 @@ def test_a_job_that_the_server_refuses_names_its_field(swarm: Swarm, server: Fak
     assert caught.value.field == "seed"
 
 
-def test_without_a_job_there_is_none(swarm: Swarm) -> None:
+def test_without_a_job_there_is_none(swarm: Swarm, server: FakeServer) -> None:
+    server.job = None
     with pytest.raises(NotFoundError):
         swarm.job()
 
@@ -48,8 +49,48 @@ def test_start_and_stop(swarm: Swarm) -> None:
 def test_a_shutdown_returns_when_nobody_answers_any_more(swarm: Swarm, server: FakeServer) -> None:
     swarm.shutdown()
     assert server.requests == ["shutdown", "health"]
+
+
+def test_a_shutdown_of_a_server_that_is_not_there_is_an_error(swarm: Swarm, server: FakeServer) -> None:
     swarm.shutdown()
+    with pytest.raises(UnavailableError, match=f"^no answer from {server.url}: nobody listens"):
+        swarm.shutdown()
     assert server.requests == ["shutdown", "health", "shutdown"]
+
+
+@pytest.mark.parametrize("acted", [True, False])
+def test_a_shutdown_whose_answer_was_lost_is_not_taken_for_done(swarm: Swarm, server: FakeServer, acted: bool) -> None:
+    server.cut("shutdown", acted=acted)
+    with pytest.raises(UnavailableError, match="no answer"):
+        swarm.shutdown()
+
+
+def test_an_ending_server_may_cut_connections_and_stumble(clock: FakeClock) -> None:
+    plan = Api(None, None, 1.0, 1.0, clock).shutdown(20.0)
+    next(plan)
+    plan.send(Reply(202))
+    for outcome in (Broken("cut"), Reply(503), Broken("timed out")):
+        assert isinstance(plan.send(outcome), Pause)
+        assert plan.send(None) == Request("GET", "/healthz", timeout_s=20.0)
+    with pytest.raises(StopIteration):
+        plan.send(Broken("refused", refused=True))
+
+
+@pytest.mark.parametrize(
+    ("last", "seen"), [(Broken("no answer: timed out"), "no answer: timed out"), (Reply(503), "it still answers")]
+)
+def test_silence_is_no_end(last: Reply | Broken, seen: str, clock: FakeClock) -> None:
+    plan = Api(None, None, 1.0, 1.0, clock).shutdown(20.0)
+    assert next(plan) == Request("POST", "/api/shutdown", timeout_s=20.0)
+    assert plan.send(Reply(202)) == Request("GET", "/healthz", timeout_s=20.0)
+    clock.time = 19.5
+    assert isinstance(plan.send(Broken("no answer: timed out")), Pause)
+    assert plan.send(None) == Request("GET", "/healthz", timeout_s=1.0)
+    clock.time = 20.5
+    assert isinstance(plan.send(Reply(200)), Pause)
+    plan.send(None)
+    with pytest.raises(UnavailableError, match=seen):
+        plan.send(last)
 
 
 def test_a_shutdown_that_is_refused_or_takes_too_long_is_an_error(swarm: Swarm, server: FakeServer) -> None:
@@ -57,7 +98,7 @@ def test_a_shutdown_that_is_refused_or_takes_too_long_is_an_error(swarm: Swarm, 
     with pytest.raises(ConflictError):
         swarm.shutdown()
     server.lingers = True
-    with pytest.raises(UnavailableError, match="still answers 5 s after"):
+    with pytest.raises(UnavailableError, match="not gone 5 s after it was told to end: it still answers"):
         swarm.shutdown(5.0)
 
 

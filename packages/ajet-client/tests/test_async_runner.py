@@ -7,7 +7,7 @@ import pytest
 
 from ajet_client import AsyncEpisode, AsyncSwarm, EpisodeRecord, RunReport
 from ajet_client.testing import FakeClock, FakeServer
-from ajet_core.errors import KeyRefusedError, RequestError, UnavailableError
+from ajet_core.errors import ConflictError, KeyRefusedError, RequestError, UnavailableError
 
 
 def run(server: FakeServer, agent: object, tasks: object, **options: object) -> RunReport:
@@ -159,9 +159,43 @@ def test_a_group_that_could_never_be_trained_is_refused(server: FakeServer) -> N
         await swarm.set_job({"model": {"path": "m"}})
         with pytest.raises(RequestError, match="groups of 8"):
             await swarm.run(one, ["a"], group_size=2, progress=False)
+        with pytest.raises(RequestError, match="no two of these tasks are equal"):
+            await swarm.run(one, ["a", "b"], group_size=1, progress=False)
+        assert (await swarm.run(one, ["a", "b"], progress=False)).finished == 16
+        assert (await swarm.run(one, ["a", "b"], kind="eval", progress=False)).finished == 2
 
     async def main(body: Callable[[AsyncSwarm], Coroutine[Any, Any, None]]) -> None:
         async with AsyncSwarm(server.url, transport=server.transport()) as swarm:
             await body(swarm)
 
     asyncio.run(main(body))
+
+
+def test_a_group_that_is_left_short_is_reported(server: FakeServer) -> None:
+    async def agent(episode: AsyncEpisode) -> float:
+        raise TimeoutError("too slow")
+
+    report = run(server, agent, ["a"], group_size=2)
+    assert report.short_groups == {server.episodes[0].group_id: 2}
+    assert "stays short" in (report.records[0].error or "")
+
+
+def test_an_episode_whose_group_others_have_filled_finds_another_place(server: FakeServer) -> None:
+    server.refuse("open", ConflictError("group_id: the group is full", field="group_id"))
+    assert run(server, one, ["a"], group_size=2, concurrency=1).finished == 2
+    assert [episode.group_named for episode in server.episodes] == [False, True]
+
+
+def test_a_cancellation_cuts_the_openings_that_the_server_holds() -> None:
+    async def main(server: FakeServer) -> None:
+        async with AsyncSwarm(server.url) as swarm:
+            task = asyncio.create_task(swarm.run(one, itertools.count(), concurrency=3, progress=False))
+            assert await asyncio.to_thread(server.wait_for, "open", 3)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(server.wait_until_left, 3)
+
+    with FakeServer().serve() as server:
+        server.hold("open", times=3)
+        asyncio.run(main(server))

@@ -8,7 +8,7 @@ import pytest
 
 from ajet_client import AsyncSwarm, Swarm
 from ajet_client.testing import FakeClock, FakeServer
-from ajet_core.errors import EpisodeClosedError, NotFoundError, RewardError, UnavailableError
+from ajet_core.errors import EngineFailedError, EpisodeClosedError, NotFoundError, RewardError, UnavailableError
 from ajet_core.events import EngineState, StateChanged
 
 
@@ -37,6 +37,7 @@ def test_control(server: FakeServer) -> None:
         await swarm.stop()
         assert (await swarm.status()).state == "offline"
         await swarm.start()
+        server.job = None
         with pytest.raises(NotFoundError):
             await swarm.job()
         await swarm.set_job({"model": {"path": "m"}})
@@ -149,3 +150,44 @@ def test_many_episodes_at_once_over_real_sockets() -> None:
     with FakeServer().serve() as server:
         asyncio.run(main(server))
     assert sorted(server.rewards) == list(range(100))
+
+
+def test_a_shutdown_over_a_real_socket() -> None:
+    async def main(server: FakeServer) -> None:
+        async with AsyncSwarm(server.url) as swarm:
+            await swarm.shutdown()
+            with pytest.raises(UnavailableError, match=f"^no answer from {server.url}"):
+                await swarm.shutdown()
+
+    with FakeServer().serve() as server:
+        asyncio.run(main(server))
+
+
+def test_a_cancellation_cuts_an_opening_that_the_server_holds() -> None:
+    async def main(server: FakeServer) -> None:
+        async def wait_for_an_episode(swarm: AsyncSwarm) -> None:
+            async with swarm.episode():
+                pass
+
+        async with AsyncSwarm(server.url) as swarm:
+            task = asyncio.create_task(wait_for_an_episode(swarm))
+            assert await asyncio.to_thread(server.wait_for, "open", 1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(server.wait_until_left, 1)
+
+    with FakeServer().serve() as server:
+        server.hold("open")
+        asyncio.run(main(server))
+
+
+def test_a_failed_engine_is_not_waited_for(server: FakeServer, clock: FakeClock) -> None:
+    async def body(swarm: AsyncSwarm) -> None:
+        server.state = EngineState.FAILED
+        with pytest.raises(EngineFailedError, match="the engine failed: a fake server"):
+            async with swarm.episode():
+                pass
+
+    run(server, body, clock)
+    assert (server.requests, clock.sleeps) == (["open"], [])

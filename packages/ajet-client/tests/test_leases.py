@@ -2,6 +2,7 @@
 import asyncio
 import json
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -11,6 +12,7 @@ from ajet_client.episode import EpisodeBase
 from ajet_client.leases import LeaseBook
 from ajet_client.plans import Broken, Pause, Plan, Reply
 from ajet_client.testing import FakeClock, FakeServer
+from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import (
     AjetError,
     ConflictError,
@@ -107,6 +109,126 @@ def test_an_episode_closed_meanwhile_is_not_renewed_again(api: Api) -> None:
     with pytest.raises(StopIteration):
         beat.send(Reply(200, b'{"episode_id": "a", "lease_s": 60}'))
     assert book.first() is None
+
+
+OVER = Reply(410, json.dumps(to_wire(EpisodeClosedError("it is finished"))).encode())
+
+
+class Interrupted(FakeClock):
+    """Does something else in the middle of whoever asks for the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] | None = None
+
+    def now(self) -> float:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return self.time
+
+
+def test_an_episode_closed_while_its_next_heartbeat_is_reckoned_is_not_renewed_again() -> None:
+    clock = Interrupted()
+    api = Api(None, None, 1.0, 1.0, clock)
+    book, episode = LeaseBook(api), new_episode(api, "a")
+    book.add(episode)
+    beat = book.beat(episode)
+    next(beat)
+    clock.meanwhile = lambda: book.drop(episode)
+    with pytest.raises(StopIteration):
+        beat.send(Reply(200, b'{"episode_id": "a", "lease_s": 60}'))
+    assert clock.meanwhile is None
+    assert book.first() is None
+
+
+def test_the_book_changes_under_its_lock(api: Api) -> None:
+    class Watched(dict[EpisodeBase, float]):
+        def __setitem__(self, key: EpisodeBase, value: float) -> None:
+            assert book._lock.locked()
+            super().__setitem__(key, value)
+
+        def pop(self, *arguments: object) -> object:
+            assert book._lock.locked()
+            return super().pop(*arguments)  # type: ignore[call-overload]
+
+    book, episode = LeaseBook(api), new_episode(api, "a")
+    book._due = Watched()
+    book.add(episode)
+    answer(book.beat(episode), Reply(200, b'{"episode_id": "a", "lease_s": 60}'))
+    answer(book.beat(episode), Broken("cut"))
+    answer(book.beat(episode), OVER)
+    assert book._due == {}
+
+
+def view(status: str) -> Reply:
+    body = dict.fromkeys(("attempt_id", "group_id", "task_id", "client_id"), "x")
+    numbers = dict.fromkeys(("calls", "prompt_tokens", "completion_tokens", "weight_version"), 0)
+    rest = {"episode_id": "a", "kind": "train", "metrics": {}, "reason": None, "batch_id": None, "reward": None}
+    return Reply(200, json.dumps({**body, **numbers, **rest, "status": status}).encode())
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_heartbeat_that_is_refused_because_the_episode_was_finished_changes_nothing(api: Api, late: bool) -> None:
+    book, episode = LeaseBook(api), new_episode(api, "a")
+    book.add(episode)
+    episode.reward(1.0)
+    beat, settle = book.beat(episode), episode.settle()
+    next(beat)
+    next(settle)  # both requests are on their way, and the server takes the reward first
+    steps = [(settle, view("finished")), (beat, OVER)]
+    for plan, reply in steps if late else reversed(steps):
+        with pytest.raises(StopIteration):
+            plan.send(reply)
+    assert episode.status == "finished"
+    assert episode.view is not None
+    assert book.first() is None
+
+
+def test_a_heartbeat_that_is_refused_because_the_episode_was_aborted_changes_nothing(api: Api) -> None:
+    book, episode = LeaseBook(api), new_episode(api, "a")
+    book.add(episode)
+    beat = book.beat(episode)
+    next(beat)
+    answer(episode.give_up("enough"), view("aborted"))
+    with pytest.raises(StopIteration):
+        beat.send(OVER)
+    assert episode.status == "aborted"
+    with pytest.raises(EpisodeClosedError, match="is aborted; it takes no reward"):
+        episode.reward(1.0)
+
+
+def test_an_episode_is_aborted_once(api: Api) -> None:
+    episode = new_episode(api, "a")
+    first, second = episode.give_up("one"), episode.give_up("two")
+    next(first)
+    with pytest.raises(StopIteration):
+        next(second)
+
+
+def test_a_reward_that_comes_after_the_server_closed_the_episode_is_refused_in_its_words(api: Api) -> None:
+    book, episode = LeaseBook(api), new_episode(api, "a")
+    book.add(episode)
+    episode.reward(1.0)
+    beat, settle = book.beat(episode), episode.settle()
+    next(beat)
+    next(settle)
+    with pytest.raises(StopIteration):
+        beat.send(OVER)
+    with pytest.raises(EpisodeClosedError, match="the server has closed episode a: it is finished"):
+        settle.send(OVER)
+    assert episode.status == "expired"
+
+
+def test_a_closed_swarm_renews_nothing() -> None:
+    server = FakeServer()
+    swarm = Swarm(server.url, transport=server.transport())
+    with swarm.episode() as episode:
+        swarm.close()
+        for thread in heartbeat_threads():
+            thread.join(5)
+        assert heartbeat_threads() == []
+        episode._status = EpisodeStatus.ABORTED  # nothing is to be sent any more
 
 
 def heartbeat_threads() -> list[threading.Thread]:

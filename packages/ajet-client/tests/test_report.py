@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,3 +50,13 @@ def test_slots(tasks: list[int], group_size: int) -> None:
         assert all(group == {None} for group in groups)
     else:
         assert len({slot.group_id for slot in found}) == len(tasks) == len(groups)
+
+
+def test_short_groups() -> None:
+    report = RunReport()
+    for reward, group_id, named in ((None, "a", True), (None, "a", True), (1.0, "a", True), (None, "b", False)):
+        one = record(reward)
+        report.add(replace(one, group_id=group_id, group_named=named))
+    assert report.short_groups == {"a": 2}
+    report.add(replace(record(None), group_id="c", group_named=True))
+    assert str(report).endswith("mean reward 1, 2 groups left short")

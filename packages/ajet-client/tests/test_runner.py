@@ -15,7 +15,8 @@ from ajet_client import EpisodeRecord, RunReport, Swarm, Task
 from ajet_client.episode import Episode
 from ajet_client.runner import Agent
 from ajet_client.testing import FakeClock, FakeServer
-from ajet_core.errors import KeyRefusedError, RequestError, UnavailableError
+from ajet_core.errors import ConflictError, EngineFailedError, KeyRefusedError, RequestError, UnavailableError
+from ajet_core.events import EngineState
 
 
 def run(swarm: Swarm, agent: Agent, tasks: object, **options: object) -> RunReport:
@@ -224,7 +225,7 @@ def test_a_refused_key_ends_the_run_at_once(swarm: Swarm, server: FakeServer) ->
     server.refuse("open", KeyRefusedError("unknown token"), times=1000)
     with pytest.raises(KeyRefusedError):
         run(swarm, lambda episode: 1.0, itertools.count(), concurrency=2)
-    assert len(server.requests) <= 3
+    assert server.requests.count("open") <= 3
 
 
 @pytest.mark.parametrize("field", ["group_size", "concurrency", "attempts"])
@@ -234,27 +235,164 @@ def test_bounds_are_at_least_one(swarm: Swarm, field: str) -> None:
     assert caught.value.field == field
 
 
+def job(policy: str) -> dict[str, object]:
+    return {"model": {"path": "m"}, "batch": {"policy": policy, "group_size": 8}}
+
+
 @pytest.mark.parametrize(
-    ("policy", "kind", "group_size", "refused"),
+    ("policy", "kind", "group_size", "episodes"),
     [
-        ("groups", "train", 4, True),
-        ("informative_groups", "train", 9, True),
-        ("groups", "train", 8, False),
-        ("groups", "train", 1, False),
-        ("groups", "eval", 4, False),
-        ("episodes", "train", 4, False),
+        ("groups", "train", None, 8),
+        ("informative_groups", "train", None, 8),
+        ("episodes", "train", None, 1),
+        ("groups", "eval", None, 1),
+        ("groups", "train", 8, 8),
+        ("groups", "eval", 4, 4),
+        ("episodes", "train", 4, 4),
     ],
 )
-def test_groups_that_could_never_be_trained_are_refused(
-    swarm: Swarm, policy: str, kind: str, group_size: int, refused: bool
+def test_how_many_episodes_a_task_gets(
+    swarm: Swarm, server: FakeServer, policy: str, kind: str, group_size: int | None, episodes: int
 ) -> None:
-    swarm.set_job({"model": {"path": "m"}, "batch": {"policy": policy, "group_size": 8}})
-    if refused:
-        with pytest.raises(RequestError, match="groups of 8") as caught:
-            run(swarm, lambda episode: 1.0, ["a"], group_size=group_size, kind=kind)
-        assert caught.value.field == "group_size"
-    else:
-        assert run(swarm, lambda episode: 1.0, ["a"], group_size=group_size, kind=kind).finished == group_size
+    swarm.set_job(job(policy))
+    report = run(swarm, lambda episode: 1.0, ["a", "b"], group_size=group_size, kind=kind)
+    assert report.finished == 2 * episodes
+    assert {episode.group_named for episode in server.episodes} == {episodes > 1}
+    if episodes > 1:
+        assert sorted(map(len, report.rewards_by_group().values())) == [episodes, episodes]
+
+
+@pytest.mark.parametrize(("policy", "group_size"), [("groups", 4), ("informative_groups", 9)])
+def test_groups_that_could_never_be_trained_are_refused(
+    swarm: Swarm, server: FakeServer, policy: str, group_size: int
+) -> None:
+    swarm.set_job(job(policy))
+    with pytest.raises(RequestError, match=r"groups of 8.*leave group_size out") as caught:
+        run(swarm, lambda episode: 1.0, ["a"], group_size=group_size)
+    assert caught.value.field == "group_size"
+    assert "open" not in server.requests
+
+
+@pytest.mark.parametrize(
+    "tasks", [["a", "b"], ("a",), {"a", "b"}, range(4), [Task("a", "1"), Task("a", "2")]], ids=repr
+)
+def test_distinct_tasks_that_could_never_fill_a_group_are_refused(
+    swarm: Swarm, server: FakeServer, tasks: object
+) -> None:
+    swarm.set_job(job("groups"))
+    with pytest.raises(RequestError, match=r"no two of these tasks are equal.*leave group_size out") as caught:
+        run(swarm, lambda episode: 1.0, tasks, group_size=1)
+    assert caught.value.field == "group_size"
+    assert "open" not in server.requests
+
+
+@pytest.mark.parametrize("tasks", [["a", "b", "a"], iter(["a", "b"]), [Task("a", "1"), Task("b", "1")], []], ids=repr)
+def test_single_episodes_of_equal_or_unknown_tasks_are_the_users_choice(swarm: Swarm, tasks: object) -> None:
+    swarm.set_job(job("groups"))
+    assert run(swarm, lambda episode: 1.0, tasks, group_size=1).failed == 0
+
+
+def test_a_run_waits_for_a_job(server: FakeServer, caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    with Swarm(server.url, transport=server.transport(), clock=clock) as swarm:
+        fake_job, server.job = server.job, None
+        sleep = clock.sleep
+
+        def sleep_until_there_is_a_job(seconds: float, stop: threading.Event | None = None) -> None:
+            sleep(seconds, stop)
+            server.job = fake_job if clock.time > 30 else None
+
+        clock.sleep = sleep_until_there_is_a_job  # type: ignore[method-assign]
+        assert run(swarm, lambda episode: 1.0, ["a"]).finished == 1
+        assert [record.message for record in caplog.records] == [
+            "waiting for a job, up to 600 s more: no job was set",
+        ]
+        clock.sleep = sleep  # type: ignore[method-assign]
+        server.job = None
+        with pytest.raises(UnavailableError, match="gave up after 60 s waiting for a job: no job was set"):
+            run(swarm, lambda episode: 1.0, ["a"], wait=60)
+
+
+def test_a_failed_engine_ends_the_run_at_once(swarm: Swarm, server: FakeServer, clock: FakeClock) -> None:
+    def agent(episode: Episode) -> float:
+        server.state = EngineState.FAILED
+        raise ConnectionError("500 from the model")
+
+    with pytest.raises(EngineFailedError, match="the engine failed: a fake server"):
+        run(swarm, agent, itertools.count(), concurrency=1)
+    assert (server.requests.count("open"), clock.sleeps) == (2, [])
+
+
+def test_an_engine_that_is_off_ends_the_run_at_its_deadline(swarm: Swarm, server: FakeServer, clock: FakeClock) -> None:
+    swarm.stop()
+    with pytest.raises(UnavailableError, match=r"gave up after \d+ s opening an episode: the engine is offline"):
+        run(swarm, lambda episode: 1.0, ["a"], wait=60)
+    assert 50 < clock.time <= 60
+
+
+def test_a_group_that_is_left_short_is_reported(
+    swarm: Swarm, server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = Counter[str]()
+
+    def agent(episode: Episode) -> float:
+        failures[str(episode.task)] += 1
+        if episode.task == "bad" and failures["bad"] <= 4:
+            raise TimeoutError("too slow")
+        return 1.0
+
+    report = run(swarm, agent, ["bad", "good"], group_size=3, attempts=2, concurrency=1)
+    bad = [record for record in report.records if record.task.data == "bad"]
+    assert report.short_groups == {bad[0].group_id: 2}
+    assert str(report).endswith("2 failed, 8 attempts, mean reward 1, 1 group left short")
+    assert [record.error for record in bad] == [
+        *[f"TimeoutError: too slow; no attempt is left, so group {bad[0].group_id} stays short of it"] * 2,
+        None,
+    ]
+
+
+def test_an_episode_whose_group_others_have_filled_finds_another_place(swarm: Swarm, server: FakeServer) -> None:
+    def tasks() -> Iterator[str]:
+        yield "a"
+
+    opened = itertools.count(1)
+
+    def agent(episode: Episode) -> float:
+        if next(opened) == 2:
+            server.refuse("open", ConflictError("group_id: the group is full", field="group_id"))
+        return 1.0
+
+    report = run(swarm, agent, tasks(), group_size=3, concurrency=1)
+    assert [episode.group_named for episode in server.episodes] == [True, True, False]
+    assert (report.finished, report.attempts, report.short_groups) == (3, 3, {})
+
+
+@pytest.mark.parametrize("group_size", [1, 2])
+def test_other_conflicts_end_the_run(swarm: Swarm, server: FakeServer, group_size: int) -> None:
+    server.refuse("open", ConflictError("request_id: used up", field="request_id"), times=9)
+    with pytest.raises(ConflictError, match="used up"):
+        run(swarm, lambda episode: 1.0, ["a"], group_size=group_size, concurrency=1)
+    assert server.requests.count("open") == 1
+
+
+def test_ctrl_c_cuts_the_openings_that_the_server_holds() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        assert server.wait_for("open", 3)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with FakeServer().serve() as server, Swarm(server.url) as swarm:
+        server.hold("open", times=3)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            run(swarm, lambda episode: 1.0, itertools.count(), concurrency=3)
+        assert runner_threads() == []  # none had to be left behind
+        assert server.wait_until_left(3)
+        thread.join(10)
+    assert server.requests.count("open") == 3
 
 
 def test_ctrl_c_stops_opening_aborts_what_is_open_and_goes_on(server: FakeServer) -> None:

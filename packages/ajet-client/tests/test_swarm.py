@@ -1,5 +1,6 @@
 # ruff: noqa: PT012 - what must raise here are whole `with` blocks
 import logging
+import signal
 import socket
 import threading
 
@@ -8,8 +9,8 @@ import pytest
 from ajet_client import Swarm
 from ajet_client.clock import Clock
 from ajet_client.testing import FakeClock, FakeServer
-from ajet_client.transport import StoppedError
-from ajet_core.errors import EpisodeClosedError, KeyRefusedError, RequestError, UnavailableError
+from ajet_client.transport import Stop, StoppedError
+from ajet_core.errors import EngineFailedError, EpisodeClosedError, KeyRefusedError, RequestError, UnavailableError
 from ajet_core.events import EngineState, Event, StateChanged, UpdateProgress
 
 
@@ -85,11 +86,105 @@ def test_a_wrong_control_key_is_refused_at_once() -> None:
 
 
 def test_waiting_for_an_episode_can_be_stopped(swarm: Swarm, server: FakeServer) -> None:
-    stop = threading.Event()
+    stop = Stop()
     stop.set()
     with pytest.raises(StoppedError), swarm.episode(stop=stop):
         pass
     assert server.requests == []
+
+
+def test_a_stop_cuts_what_the_server_holds_and_nothing_else() -> None:
+    outcomes: list[object] = []
+
+    def wait_for_an_episode(swarm: Swarm, stop: Stop) -> None:
+        try:
+            with swarm.episode(stop=stop):
+                pass
+        except StoppedError as error:
+            outcomes.append(error)
+
+    with FakeServer().serve() as server, Swarm(server.url) as swarm:
+        stop = Stop()
+        with pytest.warns(RuntimeWarning, match="without a reward"), swarm.episode(stop=stop):
+            pass  # its connection is kept, and the next opening goes through it
+        server.hold("open")
+        thread = threading.Thread(target=wait_for_an_episode, args=(swarm, stop))
+        thread.start()
+        assert server.wait_for("open", 2)
+        with swarm.episode() as episode:
+            stop.set()
+            assert server.wait_until_left(1)
+            episode.reward(1)
+        thread.join(10)
+        stop.close()
+    assert [type(outcome) for outcome in outcomes] == [StoppedError]
+    assert server.rewards == [1.0]
+
+
+def test_a_stop_that_comes_while_connecting_cuts_too() -> None:
+    stop = Stop()
+    with FakeServer().serve() as server, Swarm(server.url) as swarm:
+        server.hold("open")
+        trace = stop._trace
+
+        def late(event: str, info: dict[str, object]) -> None:
+            if event.endswith("connect_tcp.complete"):
+                stop.set()
+            trace(event, info)
+
+        stop._trace = late  # type: ignore[method-assign]
+        with pytest.raises(StoppedError), swarm.episode(stop=stop):
+            pass
+        stop.close()
+
+
+def test_a_ctrl_c_cuts_the_opening_of_a_single_episode() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    with FakeServer().serve() as server, Swarm(server.url) as swarm:
+        server.hold("open")
+
+        def interrupt() -> None:
+            assert server.wait_for("open", 1)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt), swarm.episode():
+            pass
+        thread.join(10)
+        assert server.wait_until_left(1)
+
+
+def test_a_failed_engine_hands_out_no_episode_and_is_not_waited_for(
+    swarm: Swarm, server: FakeServer, clock: FakeClock
+) -> None:
+    server.state = EngineState.FAILED
+    with pytest.raises(EngineFailedError, match="the engine failed: a fake server"), swarm.episode():
+        pass
+    assert (server.requests, clock.sleeps) == (["open"], [])
+
+
+@pytest.mark.parametrize("state", [EngineState.OFFLINE, None])
+def test_an_engine_that_is_off_is_waited_for_until_the_deadline(
+    swarm: Swarm, server: FakeServer, clock: FakeClock, state: EngineState | None
+) -> None:
+    cause = "no job was set" if state is None else "the engine is offline: a fake server"
+    if state is None:
+        server.job = None
+    else:
+        server.state = state
+    message = rf"^gave up after \d+ s opening an episode: {cause}"
+    with pytest.raises(UnavailableError, match=message), swarm.episode(wait=60.0):
+        pass
+    assert 50 < clock.time <= 60
+
+
+def test_a_shutdown_over_a_real_socket() -> None:
+    with FakeServer().serve() as server, Swarm(server.url) as swarm:
+        swarm.shutdown()
+        with pytest.raises(UnavailableError, match=f"^no answer from {server.url}: .*refused"):
+            swarm.shutdown()
 
 
 def state_changed(number: int) -> Event:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet_client import Task, read_jsonl, repeat, shuffle
-from ajet_client.tasks import as_task
+from ajet_client.tasks import all_distinct, as_task
 from ajet_core.errors import RequestError
 
 
@@ -74,3 +74,22 @@ def test_each_round_is_shuffled_differently() -> None:
 def test_nothing_cannot_be_repeated_without_end() -> None:
     with pytest.raises(RequestError, match="no items"):
         next(repeat(""))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "distinct"),
+    [
+        ([1, 2], True),
+        ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], False),
+        ([Task(1), 1], False),
+        ([Task(1, "x"), Task(1)], True),
+        ({1, 2}, True),
+        ([], False),
+        (iter([1, 2]), False),
+        ({1: 2}, False),
+        ([object(), object()], False),
+    ],
+    ids=repr,
+)
+def test_all_distinct(tasks: object, distinct: bool) -> None:
+    assert all_distinct(tasks) is distinct

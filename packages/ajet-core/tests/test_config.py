@@ -99,3 +99,18 @@ def test_any_mapping_is_a_job_or_a_sentence(data: dict[str, Any]) -> None:
 def test_a_job_survives_json() -> None:
     job = Job.model_validate({"model": _MODEL, "lora": {"rank": 4, "targets": ["q_proj"]}})
     assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"optimizer": {"max_grad_norm": float("inf")}},
+        {"optimizer": {"eps": float("inf")}},
+        {"lora": {"alpha": float("inf")}},
+        {"limits": {"lease_s": float("inf")}},
+        {"lora": {"targets": []}},
+        {"model": {"path": "m", "served_name": ""}},
+    ],
+)
+def test_what_json_could_not_keep_or_nobody_could_use_is_refused(data: dict[str, Any]) -> None:
+    assert "got" in _refusal({"model": _MODEL, **data})

@@ -140,8 +140,6 @@ class FakeWorker:
                 weight_version=self._version,
                 cached_tokens=0,
                 top_logprobs=[[(token, -0.1)] * message.sampling.top_logprobs for token in TOKENS],
-                running=len(self._held),
-                waiting=0,
             )
         )
 

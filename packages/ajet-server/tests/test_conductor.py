@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 from server_helpers import Running, running, until
 
-from ajet_core.errors import ConflictError, EngineFailedError, UnavailableError
+from ajet_core.episode import EpisodeStatus
+from ajet_core.errors import (
+    ConflictError,
+    EngineFailedError,
+    EpisodeClosedError,
+    PromptTooLongError,
+    UnavailableError,
+)
 from ajet_core.events import EngineState
 from ajet_server import conductor as conductor_module
-from ajet_server.capture import records, steps
+from ajet_server.capture import steps
 
 pytestmark = pytest.mark.anyio
 
@@ -139,10 +146,7 @@ async def test_a_silent_worker_is_killed(tmp_path: Path, model: Path) -> None:
         assert "said nothing for 0.3 s" in live.events("worker_restarted")[0]["reason"]
 
 
-async def test_a_worker_that_idled_long_is_not_taken_for_silent(
-    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ajet_server.worker.supervisor._WATCH_EVERY_S", 0.01)
+async def test_a_worker_that_idled_long_is_not_taken_for_silent(tmp_path: Path, model: Path) -> None:
     async with running(tmp_path, model, limits={"update_silence_s": 3}) as live:
         await live.reach(ROLLING)
         record = await live.open()
@@ -152,7 +156,7 @@ async def test_a_worker_that_idled_long_is_not_taken_for_silent(
         live.worker.hold()
         call = asyncio.create_task(live.chat(record))
         await until(lambda: len(live.worker.log("generate")) == 1)
-        await asyncio.sleep(0.05)  # several rounds of the watch
+        live.server.runtime.conductor.supervisor.end_if_silent()
         live.worker.release()
         await call
         assert live.events("worker_restarted") == []
@@ -175,7 +179,7 @@ async def test_a_refusal_is_final_and_named(tmp_path: Path, model: Path) -> None
         await live.reach(FAILED)
         assert live.server.status().cause == "model.path: no such model"
         assert len(live.worker.log("load")) == 1
-        with pytest.raises(UnavailableError, match="no such model"):
+        with pytest.raises(EngineFailedError, match="no such model"):
             await live.open()
         with pytest.raises(EngineFailedError, match="no such model"):
             live.server.runtime.conductor.require_serving()
@@ -349,7 +353,7 @@ async def test_evaluations_run_in_any_state_that_serves_and_are_never_trained(tm
         await live.rollout()
         await live.reach(DRAINING)
         assert (await live.open(kind="eval")).kind == "eval"
-        await live.server.runtime.episodes.lose(open_one.id, records.EpisodeStatus.ABORTED, "the test")
+        await live.server.runtime.episodes.lose(open_one.id, EpisodeStatus.ABORTED, "the test")
         await live.reach(ROLLING, step=1)
         assert all(evaluation.id not in episodes for _, episodes in trained(live))
 
@@ -381,3 +385,28 @@ async def test_a_job_is_changed_while_the_engine_is_offline(tmp_path: Path, mode
         await live.finish(record)
         await live.reach(ROLLING, step=1)
         assert live.server.status().name == "other"
+
+
+async def test_an_abort_ends_the_call_that_runs(tmp_path: Path, model: Path) -> None:
+    async with running(tmp_path, model) as live:
+        await live.reach(ROLLING)
+        record = await live.open()
+        live.worker.hold()
+        call = asyncio.create_task(live.chat(record))
+        await until(lambda: len(live.worker.log("generate")) == 1)
+        await live.server.runtime.episodes.lose(record.id, EpisodeStatus.ABORTED, "no longer wanted")
+        with pytest.raises(EpisodeClosedError, match="was closed while the call ran"):
+            await call
+        live.worker.release()
+        await until(lambda: len(live.worker.log("cancel")) == 1)
+        assert live.server.runtime.episodes.view(record.id).calls == 0
+
+
+async def test_what_will_be_trained_fits_a_pack(tmp_path: Path, model: Path) -> None:
+    async with running(tmp_path, model, trainer={"pack_tokens": 40}) as live:
+        await live.reach(ROLLING)
+        evaluated, trained = await live.open(kind="eval"), await live.open()
+        long = [{"role": "user", "content": "hello " * 60}]
+        assert await live.chat(evaluated, messages=long)
+        with pytest.raises(PromptTooLongError, match="the context is 40"):
+            await live.chat(trained, messages=long)

@@ -31,13 +31,22 @@ _Loader.add_implicit_resolver(
 )
 
 
-def load_job(file: Path | None, overrides: Iterable[str], environ: Mapping[str, str]) -> Job:
+def is_given(file: Path | None, overrides: Iterable[str], environ: Mapping[str, str]) -> bool:
+    """Whether any of the three sources says anything."""
+    return file is not None or any(overrides) or any(name.startswith(ENV_PREFIX) for name in environ)
+
+
+def load_job(file: Path | None, overrides: Iterable[str], environ: Mapping[str, str], stored: Job | None = None) -> Job:
     """Reads and checks a job.
+
+    Args:
+        file: YAML; without one, `stored` is what environment and overrides are laid over.
+        stored: the job of a data folder that is gone on with.
 
     Raises:
         ConfigError: names the file or the source, the field, the value and what would be right.
     """
-    data = _read(file) if file else {}
+    data = _read(file) if file else stored.model_dump(mode="json", exclude_unset=True) if stored else {}
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX):
             path = name.removeprefix(ENV_PREFIX).lower().split("__")

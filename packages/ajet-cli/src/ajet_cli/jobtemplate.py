@@ -15,7 +15,7 @@ _WIDTH = 100
 
 
 def job_template(model_path: str) -> str:
-    """Returns a whole job for the model at `model_path`; optional fields without a default are commented out."""
+    """Returns a whole job for the model at `model_path`; what may be left out is commented out."""
     lines = ["# An ajet job. Check it with: ajet job validate <this file>", ""]
     lines += _section((), {("model", "path"): model_path})
     return "\n".join(lines) + "\n"
@@ -29,13 +29,18 @@ def _section(path: tuple[str, ...], given: dict[tuple[str, ...], Any]) -> Iterat
     for name, field in section.model_fields.items():
         here = (*path, name)
         yield from _comment(field.description or _first_line(here), indent)
-        if section_at(here) is not None and not _is_optional(field):
-            yield f"{indent}{name}:"
-            yield from _section(here, given)
+        if section_at(here) is not None:
+            lines = [f"{indent}{name}:", *_section(here, given)]
+            yield from (map(_commented_out, lines) if _is_optional(field) else lines)
         else:
             yield from _entry(name, given.get(here, field.default), indent)
         if not path:
             yield ""
+
+
+def _commented_out(line: str) -> str:
+    """A line of a section that may be left out. Its comments keep one `#` more, so that taking one away restores it."""
+    return f"# {line}"
 
 
 def _entry(name: str, value: Any, indent: str) -> Iterator[str]:

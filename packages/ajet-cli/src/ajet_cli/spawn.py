@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ajet_core.errors import EngineFailedError
 
-_LISTEN_TIMEOUT_S = 60.0
+_LISTEN_TIMEOUT_S = 300.0  # a server checks its whole ledger before it listens
 _TAIL_LINES = 5
 
 
@@ -52,6 +52,14 @@ def read_url(data_dir: Path) -> str | None:
     """Returns the URL of the server that runs in a data folder, None if none was announced there."""
     info = _read_info(data_dir)
     return str(info["url"]) if info else None
+
+
+def read_token(data_dir: Path) -> str | None:
+    """Returns the admin token in a data folder, None where there is none or it is another user's."""
+    try:
+        return (data_dir / "admin-token").read_text("utf-8").strip()
+    except OSError:
+        return None
 
 
 def _read_info(data_dir: Path) -> dict[str, object] | None:

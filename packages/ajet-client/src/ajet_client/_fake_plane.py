@@ -7,15 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, JsonValue, ValidationError
 
+from ajet_core.config import BatchConfig, Job, ModelConfig
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import (
+    ConfigError,
+    EngineFailedError,
     EpisodeClosedError,
     ForbiddenError,
     KeyRefusedError,
     NotFoundError,
     RequestError,
+    UnavailableError,
 )
 from ajet_core.events import EngineState
 from ajet_core.ids import new_attempt_id, new_call_id, new_episode_id, new_group_id
@@ -45,6 +49,10 @@ _ROUTES = {
     r"GET /api/events(\?.*)?": "events",
     r"POST /v1/chat/completions": "chat",
 }
+
+
+_CAUSE = "a fake server"
+_NO_JOB = "no job was set"
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,7 @@ class Plane:
         self.episodes: dict[str, FakeEpisode] = {}
         self.events: list[BaseModel] = []
         self.state = EngineState.ROLLING
-        self.job: dict[str, Any] | None = None
+        self.job: Job | None = Job(name="fake", model=ModelConfig(path="fake"), batch=BatchConfig(policy="episodes"))
         self.gone = False
         self._reply = reply
         self._lease_s = lease_s
@@ -148,8 +156,17 @@ class Plane:
     def _open(self, target: str, body: bytes) -> Answer:
         want = OpenEpisode.model_validate_json(body)
         if want.request_id not in self._grants:
+            self._admit()
             self._grants[want.request_id] = self._grant(want)
         return Answer.model(self._grants[want.request_id])
+
+    def _admit(self) -> None:
+        if self.state is EngineState.FAILED:
+            raise EngineFailedError(f"the engine failed: {_CAUSE}")
+        if self.job is None:
+            raise UnavailableError(_NO_JOB, retry_after_s=5.0)
+        if self.state is not EngineState.ROLLING:
+            raise UnavailableError(f"the engine is {self.state}: {_CAUSE}", retry_after_s=5.0)
 
     def _grant(self, want: OpenEpisode) -> EpisodeGrant:
         task_id = want.task_id or json.dumps(want.task, sort_keys=True)[:200]
@@ -200,10 +217,10 @@ class Plane:
 
     def _job(self, target: str, body: bytes) -> Answer:
         if body:
-            self.job = json.loads(body)
+            self.job = _job(body)
         if self.job is None:
-            raise NotFoundError("no job was set")
-        return Answer.json(self.job)
+            raise NotFoundError(_NO_JOB)
+        return Answer.model(self.job)
 
     def _start(self, target: str, body: bytes) -> Answer:
         self.state = EngineState.ROLLING
@@ -255,6 +272,14 @@ class Plane:
         )
 
 
+def _job(body: bytes) -> Job:
+    try:
+        return Job.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(first["msg"], field=".".join(str(part) for part in first["loc"]) or None) from None
+
+
 def _status_view(state: EngineState, open_episodes: int) -> StatusView:
     pool = PoolView(
         open_episodes=open_episodes,
@@ -268,7 +293,7 @@ def _status_view(state: EngineState, open_episodes: int) -> StatusView:
     return StatusView(
         name="fake",
         state=state,
-        cause="a fake server",
+        cause=_CAUSE,
         model="fake",
         weight_version=0,
         step=0,

@@ -1,14 +1,16 @@
 """The control plane's calls, each as a plan: which request to send, for how long to retry, how to read the answer."""
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from ajet_client.clock import Clock
-from ajet_client.plans import Pause, Plan, Reply, Request
-from ajet_client.retry import failure, once, persist
+from ajet_client.plans import Broken, Pause, Plan, Reply, Request, ask
+from ajet_client.retry import once, persist
+from ajet_client.tasks import all_distinct
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
 from ajet_core.errors import AjetError, EngineFailedError, NotFoundError, RequestError, RewardError, UnavailableError
@@ -28,11 +30,15 @@ _HOLD_S = 10.0
 """How long a server is asked to hold an opening, seconds: short enough for every proxy, and for a Ctrl-C."""
 _GONE_POLL_S = 0.1
 """How often a server that was told to end is asked whether it still answers, seconds."""
+_LEAST_S = 1.0
+"""The least time to give an answer, however little is left, seconds."""
 _ANSWER_S = 30.0
 """How long an answer may take beyond that, seconds."""
 _ABORT_PATIENCE_S = 10.0
 """An abort is not worth a long wait, seconds: an episode that nobody renews expires by itself."""
 _POLL_S = 0.5
+
+logger = logging.getLogger("ajet_client")
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -41,7 +47,7 @@ class Api:
     """Makes plans.
 
     Args:
-        token: admin or client token, if the server wants one.
+        token: the admin token, if the server wants one.
         client_id: name of this client in the server's status. By default a random one.
         timeout_s: patience with everything except openings and reports of a reward, seconds.
         report_timeout_s: patience with the report of a reward, seconds.
@@ -82,16 +88,22 @@ class Api:
         yield from self._call("stopping the engine", "POST", "/api/stop")
 
     def shutdown(self, timeout_s: float) -> Plan[None]:
-        """Ends the server process and waits until nobody answers any more."""
+        """Ends the server process and waits until nobody listens any more.
+
+        Only a refused connection says that. An ending server may cut a connection, or be too busy to answer in time.
+        """
         end = self.clock.now() + timeout_s
-        reply = yield self._request("POST", "/api/shutdown")
-        while isinstance(reply, Reply):
-            if not reply.ok:
-                raise failure(reply)
-            if self.clock.now() >= end:
-                raise UnavailableError(f"the server still answers {timeout_s:g} s after it was told to end")
+        yield from once(self._request("POST", "/api/shutdown", timeout_s=max(_LEAST_S, min(_ANSWER_S, timeout_s))))
+        while True:
+            left_s = end - self.clock.now()
+            probe = self._request("GET", "/healthz", timeout_s=max(_LEAST_S, min(_ANSWER_S, left_s)))
+            outcome = yield from ask(probe)
+            if isinstance(outcome, Broken) and outcome.refused:
+                return
+            if left_s <= 0:
+                seen = "it still answers" if isinstance(outcome, Reply) else outcome.reason
+                raise UnavailableError(f"the server is not gone {timeout_s:g} s after it was told to end: {seen}")
             yield Pause(_GONE_POLL_S)
-            reply = yield self._request("GET", "/healthz")
 
     def job(self) -> Plan[Job]:
         """Reads the job."""
@@ -103,24 +115,63 @@ class Api:
         body = _dump(job) if isinstance(job, Job) else json.dumps(dict(job)).encode()
         yield from self._call("setting the job", "PUT", "/api/job", body=body)
 
-    def check_group_size(self, kind: str, group_size: int) -> Plan[None]:
-        """Refuses groups that the server's job could never train: they would fill its pool, and nothing would happen.
+    def group_size(self, kind: str, asked: int | None, tasks: object, patience_s: float) -> Plan[int]:
+        """Returns how many episodes a run opens for each task.
+
+        Groups that the server's job could never train are refused: they would fill its pool, and nothing would happen.
+
+        Args:
+            kind: `train` or `eval`. Any size will do for `eval`.
+            asked: what the user wants; None: what the job trains, and 1 for `eval`.
+            tasks: what the run is about. Looked at only if it is a list or the like.
+            patience_s: how long to wait for the job, seconds.
 
         Raises:
-            RequestError: `group_size` is neither 1 nor the job's `batch.group_size`, and its policy trains groups.
+            RequestError: `asked` is less than 1; or the job trains groups of another size; or it is 1, and no two tasks
+                are equal, so that no group could be made of them.
+            UnavailableError: the server could not be reached, or has no job, until the deadline.
         """
-        if kind != EpisodeKind.TRAIN or group_size == 1:
-            return
-        try:
-            batch = (yield from self.job()).batch
-        except NotFoundError:
-            return
-        if batch.policy != "episodes" and batch.group_size != group_size:
+        if asked is not None and asked < 1:
+            raise RequestError(f"group_size must be at least 1, got {asked}", field="group_size")
+        if kind != EpisodeKind.TRAIN:
+            return asked or 1
+        batch = (yield from self._await_job(patience_s)).batch
+        if batch.policy == "episodes":
+            return asked or 1
+        if asked is None:
+            return batch.group_size
+        if asked not in {1, batch.group_size}:
             raise RequestError(
-                f"group_size: {group_size}, but the server trains groups of {batch.group_size} (its job's "
-                f"batch.group_size); use {batch.group_size}, or 1 to let the server make the groups",
+                f"group_size: {asked}, but the server trains groups of {batch.group_size} (its job's "
+                "batch.group_size); leave group_size out, or use 1 to let the server make groups of equal tasks",
                 field="group_size",
             )
+        if asked == 1 and all_distinct(tasks):
+            raise RequestError(
+                f"group_size: 1 lets the server make groups of {batch.group_size} equal tasks (batch.policy and "
+                "batch.group_size of its job), but no two of these tasks are equal, so no group would be complete; "
+                f"leave group_size out to run each task {batch.group_size} times. If other clients bring the same "
+                "tasks, pass an iterator, iter(tasks), which is not checked",
+                field="group_size",
+            )
+        return asked
+
+    def _await_job(self, patience_s: float) -> Plan[Job]:
+        """Reads the job, and waits for it if the server has none yet."""
+        end, told = self.clock.now() + patience_s, False
+        while True:
+            left_s = max(0.0, end - self.clock.now())
+            try:
+                return _read(Job, (yield from self._call("reading the job", "GET", "/api/job", left_s)))
+            except NotFoundError as error:
+                if left_s <= 0:
+                    raise UnavailableError(
+                        f"gave up after {patience_s:.0f} s waiting for a job: {error.message}"
+                    ) from error
+                if not told:
+                    told = True
+                    logger.warning("waiting for a job, up to %.0f s more: %s", left_s, error.message)
+                yield Pause(min(_POLL_S, left_s))
 
     def view(self, episode_id: str) -> Plan[EpisodeView]:
         """Reads what the server knows of an episode."""

@@ -1,6 +1,7 @@
 """The bounded runner of the `AsyncSwarm`: agents in tasks.
 
-A cancellation reaches every agent, each episode is aborted as it leaves its block, and the cancellation goes on.
+A cancellation reaches every agent, each episode is aborted as it leaves its block, and the cancellation goes on. An
+opening that the server holds is cut: the HTTP client closes the connection of a request that is cancelled.
 """
 
 import asyncio
@@ -25,9 +26,10 @@ TaskStream: TypeAlias = "Iterable[TaskLike] | AsyncIterable[TaskLike]"
 class AsyncRunner:
     """One call of `AsyncSwarm.run`."""
 
-    def __init__(self, swarm: "AsyncSwarm", agent: AsyncAgent, settings: RunSettings) -> None:
+    def __init__(self, swarm: "AsyncSwarm", agent: AsyncAgent, group_size: int, settings: RunSettings) -> None:
         self._swarm = swarm
         self._agent = agent
+        self._group_size = group_size
         self._settings = settings
         self._report = new_report(settings)
         self._show: Show = lambda report: None
@@ -35,10 +37,10 @@ class AsyncRunner:
 
     async def run(self, tasks: "TaskStream") -> RunReport:
         """Runs everything and returns the report."""
-        total = expected_total(tasks, self._settings.group_size)
+        total = expected_total(tasks, self._group_size)
         with progress_bar(self._settings.progress, total) as self._show:
             try:
-                await self._hand_out(_slots(tasks, self._settings.group_size))
+                await self._hand_out(_slots(tasks, self._group_size))
             except BaseExceptionGroup as failures:
                 error = failures.exceptions[0]  # one that stopped the run; the others were only told to stop
                 error.add_note(f"the run was stopped: {self._report}")
@@ -55,25 +57,31 @@ class AsyncRunner:
     async def _serve(self, slot: Slot) -> None:
         """Tries a slot until it has a reward or no attempt is left."""
         attempts = Attempts(slot, self._settings, self._swarm.clock)
-        while not await self._attempt(slot, attempts):
+        while not await self._attempt(attempts):
             pass
         self._tell(attempts.record())
         self._free.release()
 
-    async def _attempt(self, slot: Slot, attempts: Attempts) -> bool:
+    async def _attempt(self, attempts: Attempts) -> bool:
         """Returns whether the slot is through. Raises only if no episode could be opened, or at a cancellation."""
-        task, settings = slot.task, self._settings
+        slot, settings = attempts.slot, self._settings
         episode = None
         try:
             async with self._swarm.episode(
-                task.data, kind=settings.kind, task_id=task.id, group_id=slot.group_id, wait=settings.wait_s
+                slot.task.data,
+                kind=settings.kind,
+                task_id=slot.task.id,
+                group_id=slot.group_id,
+                wait=settings.wait_s,
             ) as episode:
                 attempts.opened(episode)
                 adopt(episode, await self._call(episode))
         except Exception as error:
-            if episode is None:
+            if episode is not None:
+                return not attempts.failed(error)
+            if not attempts.refused(error):
                 raise
-            return not attempts.failed(error)
+            return False
         return True
 
     async def _call(self, episode: AsyncEpisode) -> object:

@@ -29,7 +29,7 @@ class AsyncSwarm:
 
     Args:
         url: where the server is, `http://host:port`.
-        token: admin or client token. A server on loopback needs none.
+        token: the admin token. A server on loopback needs none.
         client_id: name of this client in the server's status. By default a random one.
         timeout: how long a call may take, retries included, seconds. Openings have their own `wait`.
         report_timeout: how long the report of a reward may take, seconds. Longer, because a restart of the server
@@ -84,6 +84,7 @@ class AsyncSwarm:
 
     async def close(self) -> None:
         """Closes the connections. Open episodes stay open until their lease ends."""
+        self._heartbeats.close()
         await self._link.close()
 
     async def status(self) -> StatusView:
@@ -111,7 +112,7 @@ class AsyncSwarm:
         """Ends the server process in order and returns once it is gone. Nothing that it acknowledged is lost.
 
         Raises:
-            UnavailableError: it still answers after `timeout` seconds.
+            UnavailableError: it does not answer, or is not gone after `timeout` seconds.
         """
         await self._link.run(self._api.shutdown(timeout))
 
@@ -173,6 +174,7 @@ class AsyncSwarm:
 
         Raises:
             UnavailableError: no episode after `wait` seconds, or the reward could not be reported.
+            EngineFailedError: the server's engine has failed.
             EpisodeClosedError: the server closed the episode before its reward came.
         """
         from ajet_client.episode import AsyncEpisode
@@ -195,7 +197,7 @@ class AsyncSwarm:
         agent: AsyncAgent,
         tasks: TaskStream,
         *,
-        group_size: int = 1,
+        group_size: int | None = None,
         concurrency: int = 16,
         kind: str = "train",
         attempts: int = 3,
@@ -210,26 +212,34 @@ class AsyncSwarm:
             agent: called with an `AsyncEpisode` and awaited. Returns the reward, or sets it with `episode.reward(...)`.
             tasks: JSON values or `Task`s, from an iterable or an async one. Read only as far as there is room, so an
                 endless generator will do.
-            group_size: episodes per task. More than one make a group of their own, and must be as many as the job's
-                `batch.group_size`. With 1 the server makes the groups.
+            group_size: episodes per task. By default as many as the job compares: its `batch.group_size` for `train`
+                (1 under its policy `episodes`), 1 for `eval`. More than one make a group of their own. With 1 the
+                server makes the groups, of equal tasks: of use when the tasks repeat themselves, or when several
+                clients bring the same ones.
             concurrency: episodes at the same time.
             kind: `train` or `eval`.
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
-            wait: how long to wait for each episode, seconds.
+            wait: how long to wait for the job, and for each episode, seconds.
             progress: show a progress bar.
             on_result: called with each record, one at a time.
             keep_records: how many of the latest records the report keeps; None keeps all.
 
         Returns:
-            Counts, means and records. A failed episode has an error and no reward, never a reward of 0.
+            Counts, means and records. A failed episode has an error and no reward, never a reward of 0. Its group is
+            left short (`short_groups`), and an update waits until somebody fills it: after a lease in which nobody
+            worked on the group, the server lets unnamed openings of the same task join it, as a run with `group_size=1`
+            makes them.
 
         Raises:
-            RequestError: an argument cannot be, or `group_size` is one that the job does not train; see its `field`.
+            RequestError: an argument cannot be, or the job would never train groups of `group_size`, or no two tasks of
+                a sequence are equal and `group_size` is 1; see its `field`.
+            UnavailableError: the server could not be reached, or had no job, for `wait` seconds.
+            EngineFailedError: its engine has failed.
             AjetError: an episode could not be opened. The open ones are aborted, as they are at a cancellation.
         """
         from ajet_client.async_runner import AsyncRunner
         from ajet_client.report import RunSettings
 
-        settings = RunSettings(group_size, concurrency, kind, attempts, wait, progress, on_result, keep_records)
-        await self._link.run(self._api.check_group_size(kind, group_size))
-        return await AsyncRunner(self, agent, settings).run(tasks)
+        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        size = await self._link.run(self._api.group_size(kind, group_size, tasks, wait))
+        return await AsyncRunner(self, agent, size, settings).run(tasks)

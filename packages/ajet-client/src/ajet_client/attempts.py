@@ -5,16 +5,20 @@ import logging
 from ajet_client.clock import Clock
 from ajet_client.episode import EpisodeBase
 from ajet_client.report import EpisodeRecord, RunSettings, Slot
-from ajet_core.errors import RewardError
+from ajet_core.errors import ConflictError, RewardError
 
 logger = logging.getLogger("ajet_client")
 
 
 class Attempts:
-    """What became of a slot so far. An attempt is another episode in the same group, not a retry of requests."""
+    """What became of a slot so far. An attempt is another episode in the same group, not a retry of requests.
+
+    Attributes:
+        slot: what to open next.
+    """
 
     def __init__(self, slot: Slot, settings: RunSettings, clock: Clock) -> None:
-        self._slot = slot
+        self.slot = slot
         self._limit = settings.attempts
         self._clock = clock
         self._began = clock.now()
@@ -27,6 +31,19 @@ class Attempts:
         self._episode = episode
         self._count += 1
         self._error = None
+
+    def refused(self, error: Exception) -> bool:
+        """Notes that an opening failed. Returns whether to open another instead.
+
+        A group that nobody worked on for a lease is open to other clients. If they have filled it, the server finds
+        another place for the episode.
+        """
+        named = self.slot.group_id is not None
+        if not (named and isinstance(error, ConflictError) and error.field != "request_id"):
+            return False
+        logger.warning("an episode is opened without its group: %s", error)
+        self.slot = Slot(self.slot.task, None)
+        return True
 
     def failed(self, error: Exception) -> bool:
         """Notes how the attempt failed. Returns whether there may be another."""
@@ -41,17 +58,23 @@ class Attempts:
         episode = self._episode
         if episode is None:
             raise RuntimeError("there was no attempt")
+        named = self.slot.group_id is not None
         return EpisodeRecord(
-            task=self._slot.task,
+            task=self.slot.task,
             group_id=episode.group_id,
             episode_id=episode.id,
             kind=episode.kind,
             reward=episode.recorded_reward if self._error is None else None,
             metrics=episode.metrics if self._error is None else {},
             attempts=self._count,
-            error=self._error,
+            error=f"{self._error}; {_short(episode)}" if self._error is not None and named else self._error,
             seconds=self._clock.now() - self._began,
+            group_named=named,
         )
+
+
+def _short(episode: EpisodeBase) -> str:
+    return f"no attempt is left, so group {episode.group_id} stays short of it"
 
 
 def adopt(episode: EpisodeBase, returned: object) -> None:

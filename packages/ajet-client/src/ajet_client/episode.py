@@ -3,6 +3,7 @@
 `EpisodeBase` holds what it knows and decides what leaving it means; `Episode` and `AsyncEpisode` add `abort`.
 """
 
+import threading
 import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, SupportsFloat
@@ -33,6 +34,7 @@ class EpisodeBase:
         self._task = task
         self._reward: float | None = None
         self._metrics: dict[str, float] = {}
+        self._closing = threading.Lock()
         self._status = EpisodeStatus.OPEN
         self._lost: EpisodeClosedError | None = None
         self._view: EpisodeView | None = None
@@ -126,9 +128,12 @@ class EpisodeBase:
         return self._grant
 
     def lose(self, error: AjetError) -> None:
-        """Notes that the server has closed the episode."""
-        self._lost = EpisodeClosedError(f"the server has closed episode {self.id}: {error.message}")
-        self._status = EpisodeStatus.EXPIRED
+        """Notes that the server has closed the episode, unless this client closed it itself.
+
+        The answer to a heartbeat may come late: a finished or aborted episode has no lease to renew either.
+        """
+        lost = EpisodeClosedError(f"the server has closed episode {self.id}: {error.message}")
+        self._close(EpisodeStatus.EXPIRED, lost)
 
     def settle(self) -> Plan[None]:
         """The block ended well: reports the reward. Without one, aborts and warns."""
@@ -155,9 +160,8 @@ class EpisodeBase:
 
     def give_up(self, reason: str) -> Plan[None]:
         """Aborts. Does nothing if the episode is closed already."""
-        if self._status is not EpisodeStatus.OPEN:
+        if not self._close(EpisodeStatus.ABORTED):
             return
-        self._status = EpisodeStatus.ABORTED
         with suppress(EpisodeClosedError):
             self._view = yield from self._api.abort(self._grant, reason)
 
@@ -170,7 +174,16 @@ class EpisodeBase:
         except ConflictError as error:  # it made no call, say: the server will not take it, so its slot is given back
             yield from self.fail(error)
             raise
-        self._status = EpisodeStatus.FINISHED
+        with self._closing:  # the server has the reward, whatever a heartbeat or an abort made of it meanwhile
+            self._status, self._lost = EpisodeStatus.FINISHED, None
+
+    def _close(self, status: EpisodeStatus, lost: EpisodeClosedError | None = None) -> bool:
+        """Leaves the state `open`. Returns False if somebody was faster; then nothing changes."""
+        with self._closing:
+            if self._status is not EpisodeStatus.OPEN:
+                return False
+            self._status, self._lost = status, lost
+            return True
 
     def _refuse_closed(self) -> None:
         if self._lost is not None:

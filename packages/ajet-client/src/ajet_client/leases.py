@@ -30,46 +30,66 @@ _REFUSED = (ConflictError, EpisodeClosedError, ForbiddenError, KeyRefusedError, 
 
 
 class LeaseBook:
-    """Which episodes are open, and when each must be renewed. Times are the clock's, in seconds."""
+    """Which episodes are open, and when each must be renewed. Times are the clock's, in seconds.
+
+    Episodes are opened and closed in any thread while another one renews them, so every change is made under a lock,
+    and no call changes anything for an episode that was dropped meanwhile.
+    """
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._lock = threading.Lock()
         self._due: dict[EpisodeBase, float] = {}
 
     def add(self, episode: EpisodeBase) -> None:
         """Begins to renew an episode."""
-        self._due[episode] = self._next(episode, episode.grant.lease_s)
+        due = self._next(episode, episode.grant.lease_s)
+        with self._lock:
+            self._due[episode] = due
 
     def drop(self, episode: EpisodeBase) -> None:
         """Ends it. Unknown episodes are ignored."""
-        self._due.pop(episode, None)
+        with self._lock:
+            self._due.pop(episode, None)
+
+    def clear(self) -> None:
+        """Ends it for all."""
+        with self._lock:
+            self._due.clear()
 
     def first(self) -> EpisodeBase | None:
         """Returns the episode that is due first; None if none is open."""
-        return min(self._due, key=self._due.__getitem__, default=None)
+        with self._lock:
+            return min(self._due, key=self._due.__getitem__, default=None)
 
     def delay_s(self, episode: EpisodeBase) -> float:
-        """Returns the seconds until an episode is due; 0 or less: now."""
-        return self._due[episode] - self._api.clock.now()
+        """Returns the seconds until an episode is due; 0 or less: now, or it is not in the book any more."""
+        with self._lock:
+            due = self._due.get(episode, 0.0)
+        return due - self._api.clock.now()
 
     def beat(self, episode: EpisodeBase) -> Plan[None]:
         """Renews one episode."""
         try:
             lease = yield from self._api.heartbeat(episode.grant)
         except _REFUSED as error:
-            self._due.pop(episode, None)
+            self.drop(episode)
             episode.lose(error)
         except AjetError as error:
             logger.info("no heartbeat for %s: %s", episode.id, error)
             self.defer(episode.grant.lease_s)
         else:
-            if episode in self._due:
-                self._due[episode] = self._next(episode, lease.lease_s)
+            due = self._next(episode, lease.lease_s)
+            with self._lock:
+                if episode in self._due:
+                    self._due[episode] = due
 
     def defer(self, lease_s: float) -> None:
         """Puts off whoever is due."""
         later = self._api.clock.now() + min(_TROUBLE_S, lease_s / (2 * _PER_LEASE))
-        self._due.update({episode: max(due, later) for episode, due in list(self._due.items())})
+        with self._lock:
+            for episode, due in self._due.items():
+                self._due[episode] = max(due, later)
 
     def _next(self, episode: EpisodeBase, lease_s: float) -> float:
         """Near an episode's longest duration the server grants ever shorter leases; a second is short enough."""
@@ -99,6 +119,12 @@ class HeartbeatThread:
         """Ends it."""
         with self._changed:
             self._book.drop(episode)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Ends it for all."""
+        with self._changed:
+            self._book.clear()
             self._changed.notify()
 
     def _loop(self) -> None:
@@ -139,6 +165,11 @@ class HeartbeatTask:
     def drop(self, episode: EpisodeBase) -> None:
         """Ends it."""
         self._book.drop(episode)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Ends it for all."""
+        self._book.clear()
         self._changed.set()
 
     async def _loop(self) -> None:

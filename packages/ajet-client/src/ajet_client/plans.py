@@ -55,9 +55,15 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """No answer: the connection failed, was cut or timed out. The server may have acted all the same."""
+    """No answer: the connection failed, was cut or timed out. The server may have acted all the same.
+
+    Attributes:
+        reason: what happened, for people.
+        refused: nobody listens there.
+    """
 
     reason: str
+    refused: bool = False
 
 
 Plan: TypeAlias = Generator[Request | Pause, Reply | Broken | None, T]

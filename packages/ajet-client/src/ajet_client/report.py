@@ -25,6 +25,7 @@ class EpisodeRecord:
         attempts: how many attempts it took.
         error: type and text of the last attempt's error; None if it succeeded.
         seconds: from the first opening to the end of the last attempt, waits included.
+        group_named: whether the run made the group. If the episode failed, its group is left short of it.
     """
 
     task: Task
@@ -36,6 +37,7 @@ class EpisodeRecord:
     attempts: int
     error: str | None
     seconds: float
+    group_named: bool = False
 
 
 @dataclass
@@ -47,12 +49,15 @@ class RunReport:
         failed: episodes given up after their last attempt.
         attempts: attempts of all episodes together.
         records: the latest ones, up to the run's `keep_records`.
+        short_groups: how many episodes each group of the run lacks because they failed. An update does not count such a
+            group of train episodes until somebody fills it; see `Swarm.run`.
     """
 
     records: deque[EpisodeRecord] = field(default_factory=deque[EpisodeRecord])
     finished: int = 0
     failed: int = 0
     attempts: int = 0
+    short_groups: dict[str, int] = field(default_factory=dict[str, int])
     _reward_sum: float = 0.0
     _metrics: dict[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
 
@@ -80,6 +85,8 @@ class RunReport:
         self.attempts += record.attempts
         if record.reward is None:
             self.failed += 1
+            if record.group_named:
+                self.short_groups[record.group_id] = self.short_groups.get(record.group_id, 0) + 1
             return
         self.finished += 1
         self._reward_sum += record.reward
@@ -89,14 +96,15 @@ class RunReport:
 
     def __str__(self) -> str:
         mean = "none" if self.reward_mean is None else f"{self.reward_mean:.4g}"
-        return f"{self.finished} finished, {self.failed} failed, {self.attempts} attempts, mean reward {mean}"
+        text = f"{self.finished} finished, {self.failed} failed, {self.attempts} attempts, mean reward {mean}"
+        short = len(self.short_groups)
+        return f"{text}, {short} group{'s' if short > 1 else ''} left short" if short else text
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """The arguments of `run`; see `Swarm.run`."""
+    """The arguments of `run` that are checked without the server; see `Swarm.run`."""
 
-    group_size: int
     concurrency: int
     kind: str
     attempts: int
@@ -107,7 +115,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         kind_of(self.kind)
-        for name in ("group_size", "concurrency", "attempts"):
+        for name in ("concurrency", "attempts"):
             if (value := getattr(self, name)) < 1:
                 raise RequestError(f"{name} must be at least 1, got {value}", field=name)
 

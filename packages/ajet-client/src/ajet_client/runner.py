@@ -1,8 +1,9 @@
 """The bounded runner of the sync `Swarm`: agents in threads.
 
 The calling thread reads the tasks and hands them out, one when a worker is free. Workers are daemon threads, so that a
-hung agent cannot keep the process alive. At a Ctrl-C, or when no episode can be opened, the calling thread aborts the
-open episodes, which makes the server refuse their agents' calls, waits a little for the workers and raises.
+hung agent cannot keep the process alive. At a Ctrl-C, or when no episode can be opened, the calling thread cuts the
+openings that the server holds, aborts the open episodes, which makes the server refuse their agents' calls, waits a
+little for the workers and raises.
 """
 
 import logging
@@ -16,7 +17,7 @@ from ajet_client.episode import Episode
 from ajet_client.progress import Show, expected_total, progress_bar
 from ajet_client.report import EpisodeRecord, RunReport, RunSettings, Slot, new_report, slots
 from ajet_client.tasks import TaskLike
-from ajet_client.transport import StoppedError
+from ajet_client.transport import Stop, StoppedError
 from ajet_client.workers import Workers
 from ajet_core.errors import AjetError
 
@@ -35,28 +36,30 @@ logger = logging.getLogger("ajet_client")
 class Runner:
     """One call of `Swarm.run`."""
 
-    def __init__(self, swarm: "Swarm", agent: Agent, settings: RunSettings) -> None:
+    def __init__(self, swarm: "Swarm", agent: Agent, group_size: int, settings: RunSettings) -> None:
         self._swarm = swarm
         self._agent = agent
+        self._group_size = group_size
         self._settings = settings
         self._report = new_report(settings)
         self._show: Show = lambda report: None
         self._open: set[Episode] = set()
         self._reporting = threading.Lock()
-        self._stop = threading.Event()
+        self._stop = Stop()
         self._workers = Workers(settings.concurrency, self._serve)
 
     def run(self, tasks: Iterable[TaskLike]) -> RunReport:
         """Runs everything and returns the report."""
-        total = expected_total(tasks, self._settings.group_size)
+        total = expected_total(tasks, self._group_size)
         with progress_bar(self._settings.progress, total) as self._show:
             try:
-                self._hand_out(slots(tasks, self._settings.group_size))
+                self._hand_out(slots(tasks, self._group_size))
             except BaseException as error:
                 self._abandon(error)
                 raise
             finally:
                 self._workers.close()
+                self._stop.close()
         return self._report
 
     def _hand_out(self, source: Iterator[Slot]) -> None:
@@ -70,22 +73,24 @@ class Runner:
     def _serve(self, slot: Slot) -> None:
         """Runs in a worker: tries a slot until it has a reward or no attempt is left."""
         attempts = Attempts(slot, self._settings, self._swarm.clock)
-        while not self._attempt(slot, attempts):
+        while not self._attempt(attempts):
             if self._stop.is_set():
                 return
         self._tell(attempts.record())
 
-    def _attempt(self, slot: Slot, attempts: Attempts) -> bool:
+    def _attempt(self, attempts: Attempts) -> bool:
         """Returns whether the slot is through. Raises only if no episode could be opened."""
         episode = None
         try:
-            with self._opened(slot) as episode:
+            with self._opened(attempts.slot) as episode:
                 attempts.opened(episode)
                 adopt(episode, self._agent(episode))
         except Exception as error:
-            if episode is None:
+            if episode is not None:
+                return not attempts.failed(error)
+            if not attempts.refused(error):
                 raise
-            return not attempts.failed(error)
+            return False
         return True
 
     @contextmanager
@@ -115,7 +120,7 @@ class Runner:
                 self._settings.on_result(record)
 
     def _abandon(self, error: BaseException) -> None:
-        """Stops opening, aborts what is open and waits a little for the workers."""
+        """Stops opening, also what the server holds, aborts what is open and waits a little for the workers."""
         self._stop.set()
         error.add_note(f"the run was stopped: {self._report}")
         try:

@@ -3,7 +3,7 @@
 import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -78,6 +78,30 @@ def repeat(items: Sequence[_Item], times: int | None = None, *, seed: int | None
         raise RequestError("items: there are no items to repeat", field="items")
     for number in itertools.count() if times is None else range(times):
         yield from items if seed is None else shuffle(items, f"{seed}/{number}")
+
+
+def all_distinct(tasks: object) -> bool:
+    """Returns whether no two tasks of a sequence or a set are equal, as a server sees it; False for anything else.
+
+    Iterators are left alone, and so are collections that only look like a sequence: to read one may cost much.
+    """
+    if not isinstance(tasks, Sequence | Set) or not tasks:
+        return False
+    seen: set[str] = set()
+    for item in tasks:
+        try:
+            name = _name(as_task(item))
+        except (TypeError, ValueError):  # it is no JSON: its opening will say so
+            return False
+        if name in seen:
+            return False
+        seen.add(name)
+    return True
+
+
+def _name(task: Task) -> str:
+    """What makes tasks equal: their ids, else their data."""
+    return f"id {task.id}" if task.id is not None else json.dumps(task.data, sort_keys=True)
 
 
 def _parse(line: str, id_field: str | None, place: str) -> Task:

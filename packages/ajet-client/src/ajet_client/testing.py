@@ -8,13 +8,15 @@
     assert server.rewards == [1.0]
 
 `serve()` listens on a free loopback port, for agents that call the model over HTTP. `transport()` replaces the network
-of a swarm, without sockets. It speaks `/api` and unstreamed Chat Completions; it checks keys, and does not train.
+of a swarm, without sockets. It speaks `/api` and unstreamed Chat Completions; it checks keys, and does not train. Its
+job has the policy `episodes`, so that a run opens one episode per task; set `job` to have groups.
 """
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
@@ -23,6 +25,7 @@ import httpx2
 
 from ajet_client._fake_plane import Answer, FakeEpisode, Plane
 from ajet_client.clock import Clock
+from ajet_core.config import Job
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import AjetError, UnavailableError, to_wire
 from ajet_core.events import EngineState, Event
@@ -69,8 +72,10 @@ class _Fault:
     times: int
     answer: AjetError | None
     """None: the connection is cut."""
-    acted: bool
+    acted: bool = False
     """Whether the server acts before the connection is cut."""
+    held: bool = False
+    """Whether the request is held until its client leaves."""
 
 
 class FakeServer:
@@ -93,6 +98,7 @@ class FakeServer:
         self.lingers = False
         self._plane = Plane(reply, lease_s)
         self._faults: list[_Fault] = []
+        self._left = 0
         self._changed = threading.Condition()
 
     @property
@@ -107,12 +113,26 @@ class FakeServer:
 
     @property
     def state(self) -> EngineState:
-        """The engine's state, `rolling` at first; may be set."""
+        """The engine's state, `rolling` at first; may be set. Episodes are handed out while it is `rolling`."""
         return self._plane.state
 
     @state.setter
     def state(self, state: EngineState) -> None:
         self._plane.state = state
+
+    @property
+    def job(self) -> Job | None:
+        """The job; may be set, also to None."""
+        return self._plane.job
+
+    @job.setter
+    def job(self, job: Job | None) -> None:
+        self._plane.job = job
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was shut down."""
+        return self._plane.gone and not self.lingers
 
     def add_event(self, event: Event) -> None:
         """Adds an event for those who watch."""
@@ -129,11 +149,20 @@ class FakeServer:
 
     def refuse(self, route: str, error: AjetError, *, times: int = 1) -> None:
         """Answers the next requests of a route with an error."""
-        self._faults.append(_Fault(route, times, error, acted=False))
+        self._faults.append(_Fault(route, times, error))
 
     def cut(self, route: str, *, times: int = 1, acted: bool = True) -> None:
         """Cuts the connection at the next requests of a route, after the server has acted on them, or before."""
         self._faults.append(_Fault(route, times, None, acted))
+
+    def hold(self, route: str, *, times: int = 1) -> None:
+        """Holds the next requests of a route until their clients leave, as `wait_until_left` tells. Needs `serve()`."""
+        self._faults.append(_Fault(route, times, None, held=True))
+
+    def wait_until_left(self, count: int, timeout_s: float = 10.0) -> bool:
+        """Waits until `count` clients left while their request was held. Returns False after `timeout_s` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._left >= count, timeout_s)
 
     def wait_for(self, route: str, count: int, timeout_s: float = 10.0) -> bool:
         """Waits until a route was requested `count` times. Returns False after `timeout_s` seconds."""
@@ -158,15 +187,20 @@ class FakeServer:
             listener.server_close()
             thread.join()
 
-    def answer(self, method: str, target: str, key: str | None, body: bytes) -> Answer | None:
-        """Answers one request; None: cut the connection."""
+    def answer(
+        self, method: str, target: str, key: str | None, body: bytes, until_left: Callable[[], None] | None = None
+    ) -> Answer | None:
+        """Answers one request; None: cut the connection. `until_left` waits until its client has left."""
         route = self._plane.route(method, target)
         with self._changed:
             self.requests.append(route)
             self._changed.notify_all()
             fault = self._take_fault(route)
-            if self._plane.gone and not self.lingers:
+            if self.gone:
                 return None
+        if fault is not None and fault.held:
+            self._hold(until_left)
+            return None
         if fault is not None and fault.answer is not None:
             return _refusal(fault.answer)
         if fault is not None and not fault.acted:
@@ -176,6 +210,14 @@ class FakeServer:
         except AjetError as error:
             answer = _refusal(error)
         return answer if fault is None else None
+
+    def _hold(self, until_left: Callable[[], None] | None) -> None:
+        if until_left is None:
+            raise RuntimeError("only serve() can hold a request")
+        until_left()
+        with self._changed:
+            self._left += 1
+            self._changed.notify_all()
 
     def _take_fault(self, route: str) -> _Fault | None:
         for fault in self._faults:
@@ -187,6 +229,8 @@ class FakeServer:
     def _respond(self, request: httpx2.Request) -> httpx2.Response:
         key = _bearer(request.headers.get("authorization"))
         answer = self.answer(request.method, request.url.raw_path.decode(), key, request.content)
+        if answer is None and self.gone:
+            raise httpx2.ConnectError("nobody listens", request=request) from ConnectionRefusedError()
         if answer is None:
             raise httpx2.ReadError("the connection was cut", request=request)
         return httpx2.Response(answer.status, headers=answer.headers, content=answer.body)
@@ -209,7 +253,8 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            answer = server.answer(self.command, self.path, _bearer(self.headers.get("authorization")), body)
+            key = _bearer(self.headers.get("authorization"))
+            answer = server.answer(self.command, self.path, key, body, self._until_left)
             if answer is None:
                 self.close_connection = True
                 return
@@ -218,6 +263,15 @@ def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(answer.body)
+            if server.gone:
+                self.close_connection = True
+                self.server.shutdown()
+                self.server.server_close()
+
+        def _until_left(self) -> None:
+            self.connection.settimeout(None)
+            with suppress(ConnectionError):  # it left with a reset
+                self.connection.recv(1, socket.MSG_PEEK)  # there is nothing to read but the end
 
         def do_GET(self) -> None:
             self.do_POST()

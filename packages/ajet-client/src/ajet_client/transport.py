@@ -1,8 +1,11 @@
 """The only file that knows HTTP: `Link` runs plans in a thread, `AsyncLink` in a task."""
 
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TypedDict
+from contextlib import suppress
+from typing import Any, TypedDict
+from weakref import WeakSet
 
 import httpx2
 
@@ -32,16 +35,68 @@ class StoppedError(Exception):
         super().__init__("the run was stopped")
 
 
+class Stop(threading.Event):
+    """Once it is set, what runs under it is given up: pauses end, and requests are cut.
+
+    A thread that waits for an answer cannot be interrupted, and closing its socket does not wake it. Shutting the
+    socket down does, and the server sees at once that nobody waits any more. Requests under a `Stop` have connections
+    of their own, so that nothing else is cut.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._client: httpx2.Client | None = None
+
+    def set(self) -> None:
+        """Gives up."""
+        super().set()
+        with self._lock:
+            sockets = list(self._sockets)
+        for connected in sockets:
+            _shut(connected)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def send(self, arguments: "_Arguments") -> httpx2.Response:
+        """Sends a request that `set` cuts."""
+        with self._lock:
+            if self._client is None:
+                self._client = httpx2.Client(limits=_limits(), headers=_HEADERS)
+            client = self._client
+        return client.request(**arguments, extensions={"trace": self._trace})
+
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        """The HTTP client's account of what it does; among it each connection that it makes."""
+        if not event.endswith(("connect_tcp.complete", "start_tls.complete")):
+            return
+        connected: socket.socket = info["return_value"].get_extra_info("socket")
+        with self._lock:
+            self._sockets.add(connected)
+        if self.is_set():
+            _shut(connected)
+
+
 class Link:
     """One pool of connections to one server, for any number of threads."""
 
     def __init__(self, url: str, transport: httpx2.BaseTransport | None, clock: Clock) -> None:
         self._url = url
         self._clock = clock
+        self._replaced = transport is not None
         self._client = httpx2.Client(transport=transport, limits=_limits(), headers=_HEADERS)
 
-    def run(self, plan: Plan[T], stop: threading.Event | None = None) -> T:
-        """Runs a plan to its end. Raises what the plan raises, and `StoppedError` soon after `stop` is set."""
+    def run(self, plan: Plan[T], stop: Stop | None = None) -> T:
+        """Runs a plan to its end. Raises what the plan raises, and `StoppedError` soon after `stop` is set.
+
+        Requests under a `stop` are cut, unless the network was replaced.
+        """
         outcome = None
         while True:
             try:
@@ -50,7 +105,9 @@ class Link:
                 return end.value
             if stop is not None and stop.is_set():
                 raise StoppedError
-            outcome = self._clock.sleep(step.seconds, stop) if isinstance(step, Pause) else self._send(step)
+            outcome = self._clock.sleep(step.seconds, stop) if isinstance(step, Pause) else self._send(step, stop)
+            if isinstance(outcome, Broken) and stop is not None and stop.is_set():
+                raise StoppedError  # cut by us: nothing to be told or tried again
 
     def stream(self, request: Request, connected: Callable[[], None]) -> Iterator[str]:
         """Yields the data of each server-sent event, and calls `connected` before the first.
@@ -73,9 +130,12 @@ class Link:
         """Closes the connections."""
         self._client.close()
 
-    def _send(self, request: Request) -> Reply | Broken:
+    def _send(self, request: Request, stop: Stop | None) -> Reply | Broken:
+        arguments = _arguments(self._url, request)
         try:
-            return _reply(self._client.request(**_arguments(self._url, request)))
+            if stop is None or self._replaced:
+                return _reply(self._client.request(**arguments))
+            return _reply(stop.send(arguments))
         except httpx2.TransportError as error:
             return _broken(self._url, error)
 
@@ -161,4 +221,19 @@ def _reply(response: httpx2.Response) -> Reply:
 
 
 def _broken(url: str, error: httpx2.TransportError) -> Broken:
-    return Broken(f"no answer from {url}: {str(error) or 'timed out'} ({type(error).__name__})")
+    return Broken(f"no answer from {url}: {str(error) or 'timed out'} ({type(error).__name__})", _is_refusal(error))
+
+
+def _is_refusal(error: BaseException | None) -> bool:
+    """Whether nobody listens there, as far as the causes of the error say. With several addresses they form a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_is_refusal(cause) for cause in error.exceptions)
+    if error is None or isinstance(error, ConnectionRefusedError):
+        return error is not None
+    return _is_refusal(error.__cause__ or error.__context__)
+
+
+def _shut(connected: socket.socket) -> None:
+    """Ends a connection, and the waiting of a thread that reads from it. TLS needs no word of farewell here."""
+    with suppress(OSError):  # closed already
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)

@@ -5,7 +5,7 @@ field that is wrong. A field never holds an import path, and unknown fields are 
 pass in silence.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,7 +16,12 @@ Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 
 class _Section(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=(), validate_default=True
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        validate_default=True,
+        allow_inf_nan=False,
     )
 
 
@@ -29,7 +34,7 @@ class ModelConfig(_Section):
     """Number format of the weights. `auto`: float32 on a CPU (bfloat16 is slow there), bfloat16 on a GPU."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs. `auto`: the first GPU if there is one."""
-    served_name: str | None = None
+    served_name: Annotated[str, Field(min_length=1)] | None = None
     """The name that agents send as `model`. By default the folder's name."""
 
 
@@ -40,7 +45,7 @@ class LoraConfig(_Section):
     """Rank of the update of each weight matrix."""
     alpha: Annotated[float, Field(gt=0)] = 32.0
     """The update is scaled by alpha / rank."""
-    targets: Literal["all-linear"] | list[str] = "all-linear"
+    targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = "all-linear"
     """Which linear layers get an adapter: all except the output layer, or a list of module names (`q_proj`, ...)."""
 
 
@@ -203,9 +208,9 @@ class Job(_Section):
                 "remove it or use 'informative_groups'",
             ),
             (
-                grouped and batch.group_size < 2,
-                f"batch.group_size: {batch.group_size} leaves nothing to compare with under policy "
-                f"'{batch.policy}'; use at least 2",
+                batch.group_size < 2,
+                f"batch.group_size: {batch.group_size} leaves nothing to compare with, so every advantage would be 0; "
+                "use at least 2",
             ),
             (
                 batch.max_pool_episodes < pool_needed,
@@ -218,8 +223,3 @@ class Job(_Section):
                 f"engine.max_model_len={max_len}; use less",
             ),
         ]
-
-
-def job_fields() -> dict[str, Any]:
-    """Returns the JSON schema of `Job`, docstrings as descriptions."""
-    return Job.model_json_schema()

@@ -116,7 +116,7 @@ class UpdateProgress(_Event):
     type: Literal["update_progress"] = "update_progress"
     step: int
     stage: str
-    """`merge`, `pack`, `update`, `checkpoint`, `sync` or `probe`."""
+    """`load`, `generate`, `merge`, `pack`, `update`, `checkpoint` or `sync`."""
     done: int
     total: int
 

@@ -113,7 +113,8 @@ class PoolView(_View):
     finished_episodes: int
     """Finished train episodes that no batch has taken."""
     stale_episodes: int
-    """Finished train episodes set aside because their tokens were older than `batch.max_staleness` allows."""
+    """Finished train episodes set aside: tokens older than `batch.max_staleness` allows, or a group that
+    `informative_groups` will never take."""
     groups_complete: int
     groups_open: int
     ready: bool
@@ -130,7 +131,7 @@ class StatusView(_View):
     """Why the server is in this state; for `failed`, what failed and what to do."""
     model: str | None
     weight_version: int
-    """Versions count syncs: 0 is the model as loaded."""
+    """The optimizer step whose weights are served: 0 is the model as loaded."""
     step: int
     """Optimizer steps done and checkpointed."""
     pool: PoolView

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import FastAPI
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ajet_core.errors import ConfigError
 from ajet_server import __version__
@@ -18,6 +17,7 @@ from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
 
 _GRACEFUL_S = 5
+_BACKLOG = 2048
 
 
 def build_app(server: Server) -> FastAPI:
@@ -41,9 +41,6 @@ def build_app(server: Server) -> FastAPI:
     app.state.server = server
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=server.settings.max_request_bytes)
     app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)
-    if server.settings.is_loopback:
-        # A web page that resolves its own name to 127.0.0.1 (DNS rebinding) still sends that name.
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["localhost", "127.0.0.1", "[::1]", "::1"])
     install_error_handlers(app)
     for module in (agents, control, episodes, health):
         app.include_router(module.router)
@@ -93,6 +90,7 @@ def _bind(settings: ServerSettings) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
+        listener.listen(_BACKLOG)  # at once: until then a second server could bind the same port
     except (OSError, OverflowError) as error:
         listener.close()
         raise ConfigError(

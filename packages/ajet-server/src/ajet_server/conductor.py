@@ -119,9 +119,10 @@ class Conductor:
             self._stopping = False
 
     def admit(self, kind: EpisodeKind) -> None:
-        """Raises `UnavailableError` unless an episode of this kind may be opened now."""
+        """Raises `UnavailableError` unless such an episode may be opened now, `EngineFailedError` if none ever may."""
         if self.state is EngineState.ROLLING or (kind is EpisodeKind.EVAL and self.state in _SERVING):
             return
+        self.require_serving()
         raise UnavailableError(f"the server is {self.state}: {self.cause}", retry_after_s=1.0)
 
     def require_serving(self) -> None:

@@ -3,7 +3,8 @@
 ledger.sqlite     episodes, calls, batches, events
 checkpoints/      one folder per step
 secret            makes the keys (mode 0600)
-admin-token       for `/api` when the server does not listen on loopback (mode 0600)
+admin-token       for all of `/api` when the server does not listen on loopback (mode 0600)
+client-token      for opening episodes and looking on, likewise (mode 0600)
 server.json       where the running server listens; gone when it ended in order
 """
 
@@ -14,8 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
+from ajet_core.config import Job
 from ajet_core.errors import StorageError
+from ajet_server.capture.ledger import peek
+from ajet_server.capture.steps import get_meta
+
+_LEDGER = "ledger.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ class DataDir:
     @property
     def ledger_file(self) -> Path:
         """The SQLite file."""
-        return self.path / "ledger.sqlite"
+        return self.path / _LEDGER
 
     def announce(self, url: str) -> None:
         """Writes `server.json`."""
@@ -72,6 +79,26 @@ class DataDir:
     def _holder(self) -> str:
         info = read_server_info(self.path)
         return f" (process {info.pid}, {info.url})" if info else ""
+
+
+def stored_job(data_dir: Path) -> Job | None:
+    """Returns the job that a data folder was last given, without opening the folder; None if there is none.
+
+    Raises:
+        StorageError: the ledger cannot be read, or its job does not suit this ajet.
+    """
+    file = data_dir.expanduser() / _LEDGER
+    return read_job(peek(file, lambda db: get_meta(db, "job")), file) if file.exists() else None
+
+
+def read_job(text: str | None, file: Path) -> Job | None:
+    """Returns the job whose JSON a ledger holds. Raises `StorageError` if it does not suit this ajet."""
+    if text is None:
+        return None
+    try:
+        return Job.model_validate_json(text)
+    except ValidationError as error:
+        raise StorageError(f"the job stored in {file} does not suit this ajet; give one with --job: {error}") from error
 
 
 def _info_file(path: Path) -> Path:

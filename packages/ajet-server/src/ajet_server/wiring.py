@@ -13,17 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from ajet_core.config import Job
-from ajet_core.errors import ConfigError, ConflictError, StorageError, UnavailableError
+from ajet_core.errors import ConfigError, ConflictError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_core.wire import PoolView, StatusView
 from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger
 from ajet_server.conductor import Conductor
-from ajet_server.datadir import DataDir
-from ajet_server.episodes.keys import open_admin_token, open_key_maker
+from ajet_server.datadir import DataDir, read_job
+from ajet_server.episodes.keys import open_key_maker, open_token
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
 from ajet_server.gateway.render import ChatRenderer
@@ -63,13 +61,13 @@ class Server:
         try:
             self.ledger = Ledger(self.data_dir.ledger_file)
             self.keys = open_key_maker(self.data_dir.path)
-            self.admin_token = open_admin_token(self.data_dir.path)
+            self.admin_token = open_token(self.data_dir.path, "admin")
+            self.client_token = open_token(self.data_dir.path, "client")
         except BaseException:
             self.data_dir.close()
             raise
         self.events = EventLog(self.ledger)
-        self.metrics = Metrics()
-        self._watch()
+        self.metrics = Metrics(self.status)
         try:
             job = settings.job or self._stored_job()
             if job is not None:
@@ -172,15 +170,7 @@ class Server:
         )
 
     def _stored_job(self) -> Job | None:
-        text = self.ledger.read_now(lambda db: steps.get_meta(db, "job"))
-        if text is None:
-            return None
-        try:
-            return Job.model_validate_json(text)
-        except ValidationError as error:
-            raise StorageError(
-                f"the job stored in {self.ledger.file} does not suit this ajet; give one with --job: {error}"
-            ) from error
+        return read_job(self.ledger.read_now(lambda db: steps.get_meta(db, "job")), self.ledger.file)
 
     def _check(self, job: Job) -> tuple[Job, ChatRenderer]:
         """Returns the job with its model's absolute path. May take a second: large vocabularies load slowly."""
@@ -203,19 +193,6 @@ class Server:
         name = job.model.served_name or Path(job.model.path).name
         gateway = Gateway(job, name, renderer, conductor, episodes, self.ledger, self.metrics)
         self._runtime = Runtime(job, pool, episodes, conductor, gateway)
-
-    def _watch(self) -> None:
-        watched: dict[str, tuple[str, Callable[[StatusView], float]]] = {
-            "ajet_update_steps": ("Optimizer steps done", lambda status: status.step),
-            "ajet_sync_weight_version": ("Weight version that is served", lambda status: status.weight_version),
-            "ajet_request_open_episodes": ("Open episodes", lambda status: status.pool.open_episodes),
-            "ajet_capture_finished_episodes": ("Episodes that wait", lambda status: status.pool.finished_episodes),
-            "ajet_request_running_calls": ("Calls in the worker", lambda status: status.requests_running),
-            "ajet_request_waiting_calls": ("Calls before the gate", lambda status: status.requests_waiting),
-            "ajet_worker_restarts": ("Restarts since the last step", lambda status: status.worker_restarts),
-        }
-        for name, (text, read) in watched.items():
-            self.metrics.watch(name, text, lambda read=read: read(self.status()))
 
 
 def _refuse_other_model(stored: Job, job: Job, fixed: tuple[str, ...]) -> None:

@@ -1,6 +1,6 @@
 """Calls to make, and what transformers says about them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import torch
@@ -52,3 +52,8 @@ def log_softmax(model: PreTrainedModel, token_ids: IntIds, temperature: float = 
     with torch.no_grad():
         logits = model(torch.from_numpy(token_ids)[None].long()).logits[0]
     return (logits / temperature).log_softmax(-1)
+
+
+def load(engine: TorchEngine, weights: Mapping[str, torch.Tensor], version: int) -> None:
+    """Loads weights as they are announced."""
+    engine.load_weights({name: tuple(tensor.shape) for name, tensor in weights.items()}, weights.items(), version)

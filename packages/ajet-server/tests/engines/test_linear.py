@@ -33,3 +33,25 @@ def test_changed_weights_are_used_at_once(capability: str, monkeypatch: pytest.M
 def test_other_number_formats_are_left_alone() -> None:
     model = nn.Linear(4, 4).double()
     assert not use_onednn(model)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+@pytest.mark.parametrize("fault", ["raises", "takes other arguments", "is wrong"])
+def test_an_operation_that_does_not_work_is_not_used(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(inputs: torch.Tensor, weight: torch.Tensor, *rest: object) -> torch.Tensor:
+        if fault == "raises":
+            raise NotImplementedError("no such kernel here")
+        return torch.zeros(len(inputs), len(weight))
+
+    def other() -> None: ...
+
+    operation = other if fault == "takes other arguments" else broken
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", operation, raising=False)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    model, inputs = nn.Sequential(nn.Linear(48, 96), nn.Linear(96, 3, bias=False)), torch.randn(3, 48)
+    expected = model(inputs)
+    assert not use_onednn(model)
+    assert "oneDNN's linear layer is not used" in caplog.text
+    torch.testing.assert_close(model(inputs), expected)

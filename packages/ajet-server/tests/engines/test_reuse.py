@@ -1,10 +1,12 @@
 """Beginnings that calls share are computed once, and it makes no difference to what they sample."""
 
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import MakeEngine, drain, random_ids, request
+import torch
+from engine_helpers import MakeEngine, drain, load, random_ids, request
 from transformers import PreTrainedModel
 
 from ajet_core.errors import EngineFailedError
@@ -84,10 +86,10 @@ def test_new_weights_change_what_is_sampled_and_forget_the_old_keys(
     asked = request("a", random_ids(7, 50), 6)
     old = drain(fresh, [asked])["a"]
     weights = {name: tensor * 1.1 for name, tensor in fresh._model.state_dict().items()}
-    fresh.load_weights(weights.items(), 5)
+    load(fresh, weights, 5)
     new = drain(fresh, [asked])["a"]
     other = make_engine(folder)
-    other.load_weights(weights.items(), 5)
+    load(other, weights, 5)
     expected = drain(other, [asked])["a"]
     assert (old.weight_version, new.weight_version, new.cached_tokens) == (0, 5, 0)
     assert new.token_ids.tolist() == expected.token_ids.tolist()
@@ -95,33 +97,101 @@ def test_new_weights_change_what_is_sampled_and_forget_the_old_keys(
     assert np.abs(new.logprobs - old.logprobs).max() > 1e-3
 
 
-@pytest.mark.parametrize("wrong", ["name", "shape", "kind"])
+@pytest.mark.parametrize("wrong", ["name", "shape"])
 def test_wrong_weights_are_refused_before_anything_changes(fresh: TorchEngine, wrong: str) -> None:
     probe = random_ids(8, 20)
-    before = fresh.score(probe)
-    weights: dict[str, object] = {name: tensor + 1 for name, tensor in fresh._model.state_dict().items()}
+    before = fresh.score(probe, 10)
+    weights = {name: tensor + 1 for name, tensor in fresh._model.state_dict().items()}
     if wrong == "name":
         weights["model.layers.9.nothing"] = weights["lm_head.weight"]
     else:
-        weights["lm_head.weight"] = weights["lm_head.weight"][1:] if wrong == "shape" else [1.0]
+        weights["lm_head.weight"] = weights["lm_head.weight"][1:]
     with pytest.raises(EngineFailedError, match="nothing was changed"):
-        fresh.load_weights(weights.items(), 1)
+        load(fresh, weights, 1)
     assert fresh.weight_version == 0
-    np.testing.assert_array_equal(fresh.score(probe), before)
+    np.testing.assert_allclose(fresh.score(probe, 10).logprobs, before.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("another shape", "half loaded"),
+        ("no tensor", "half loaded"),
+        ("unannounced", "half loaded"),
+        ("twice", "half loaded"),
+        ("missing", "'model.norm.weight' was announced but did not come"),
+    ],
+)
+def test_weights_that_are_not_as_announced_are_an_error(fresh: TorchEngine, wrong: str, message: str) -> None:
+    weights: dict[str, object] = {name: tensor + 1 for name, tensor in fresh._model.state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in fresh._model.state_dict().items()}
+    pairs = list(weights.items())
+    name, tensor = next(pair for pair in pairs if pair[0] == "model.norm.weight")
+    pairs.remove((name, tensor))
+    pairs += {
+        "another shape": [(name, torch.zeros(3))],
+        "no tensor": [(name, [1.0])],
+        "unannounced": [(name, tensor), ("nothing", tensor)],
+        "twice": [(name, tensor), (name, tensor)],
+        "missing": [],
+    }[wrong]
+    with pytest.raises(EngineFailedError, match=message):
+        fresh.load_weights(shapes, pairs, 1)
+    assert fresh.weight_version == 0
+
+
+def test_one_new_weight_exists_at_a_time(fresh: TorchEngine) -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in fresh._model.state_dict().items()}
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+    def made(name: str) -> tuple[str, torch.Tensor]:
+        assert not len(alive)
+        tensor = torch.full(shapes[name], 0.5)
+        alive.add(tensor)
+        return name, tensor
+
+    fresh.load_weights(shapes, map(made, shapes), 1)
+    assert fresh.differing(map(made, shapes)) is None
+    assert fresh.weight_version == 1
+
+
+def test_what_the_engine_holds_is_compared_bit_by_bit(fresh: TorchEngine) -> None:
+    weights = {name: tensor.clone() for name, tensor in fresh._model.state_dict().items()}
+    weights["model.norm.weight"][:2] = torch.tensor([float("nan"), 0.0])
+    load(fresh, weights, 1)
+    assert fresh.differing(weights.items()) is None
+    name = "model.layers.2.mlp.up_proj.weight"
+    weights[name][3, 5] = torch.nextafter(weights[name][3, 5], torch.tensor(9.0))
+    assert fresh.differing(weights.items()) == name
+    weights[name] = fresh._model.state_dict()[name]
+    weights["model.norm.weight"][1] = -0.0
+    assert fresh.differing(weights.items()) == "model.norm.weight"
+    assert fresh.differing([("nothing", torch.zeros(1))]) == "nothing"
+    assert fresh.differing([(name, torch.zeros(1))]) == name
+
+
+def test_keys_of_other_weights_are_an_error_and_no_hit(fresh: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = request("a", random_ids(7, 50), 6)
+    drain(fresh, [asked])
+    monkeypatch.setattr(fresh._scheduler, "forget", lambda: None)
+    fresh.load_weights({}, [], 1)
+    fresh.submit(asked)
+    with pytest.raises(EngineFailedError, match="keys of weight version 0, but version 1 is serving"):
+        fresh.step()
 
 
 def test_weights_are_refused_while_calls_run(fresh: TorchEngine) -> None:
     fresh.submit(request("a", random_ids(9, 5), 4))
     fresh.step()
     with pytest.raises(EngineFailedError, match="1 calls were running"):
-        fresh.load_weights([], 1)
+        fresh.load_weights({}, [], 1)
     drain(fresh)
-    fresh.load_weights([], 1)
+    fresh.load_weights({}, [], 1)
     assert fresh.weight_version == 1
 
 
 def test_the_engine_leaves_its_caller_s_weights_alone(fresh: TorchEngine, plain_model: PreTrainedModel) -> None:
     weights = dict(plain_model.state_dict())
-    fresh.load_weights(weights.items(), 1)
+    load(fresh, weights, 1)
     mine = fresh._model.state_dict()
     assert all(mine[name].data_ptr() != tensor.data_ptr() for name, tensor in weights.items())

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from engine_helpers import MakeEngine, drain, greedy, ids, log_softmax, random_ids, request
+from engine_helpers import MakeEngine, drain, greedy, ids, load, log_softmax, random_ids, request
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -65,17 +65,24 @@ def test_greedy_logprobs_are_those_of_temperature_1(engine: TorchEngine, plain_m
 
 
 def test_score_equals_a_plain_forward(engine: TorchEngine, plain_model: PreTrainedModel) -> None:
-    for length in (2, 3, 30):
+    for length, start in ((2, 1), (3, 1), (40, 30), (70, 60), (70, 69)):  # a prompt of 60 is prefilled in 3 steps
         token_ids = random_ids(length, length)
         expected = log_softmax(plain_model, token_ids)[torch.arange(length - 1), torch.from_numpy(token_ids[1:]).long()]
-        np.testing.assert_allclose(engine.score(token_ids), expected, atol=1e-5)
+        first, again = (engine.score(token_ids, start) for _ in range(2))
+        np.testing.assert_allclose(first.logprobs, expected[start - 1 :], atol=1e-5)
+        np.testing.assert_allclose(again.logprobs, expected[start - 1 :], atol=1e-5)
+        assert again.cached_tokens == start - 1
 
 
-def test_score_leaves_running_calls_alone(engine: TorchEngine, plain_model: PreTrainedModel) -> None:
+def test_score_lets_calls_wait_and_is_refused_while_they_run(engine: TorchEngine, plain_model: PreTrainedModel) -> None:
     prompt = random_ids(8, 20)
     engine.submit(request("a", prompt, 6))
+    computed = engine.computed_tokens
+    engine.score(random_ids(9, 33), 16)
+    assert (engine.running, engine.waiting, engine.computed_tokens) == (0, 1, computed)
     engine.step()
-    engine.score(random_ids(9, 33))
+    with pytest.raises(EngineFailedError, match="1 calls are running"):
+        engine.score(random_ids(9, 33), 16)
     assert drain(engine)["a"].token_ids.tolist() == greedy(plain_model, prompt, 6)
 
 
@@ -99,6 +106,48 @@ def test_calls_without_a_seed_differ_and_follow_from_the_engine_seed(gqa_folder:
     first = tokens(0)
     assert first == tokens(0) != tokens(1)
     assert first[0] != first[1] != first[2]
+
+
+def test_a_stream_follows_from_the_request_id_and_begins_no_second_time_with_a_new_engine(
+    gqa_folder: Path, make_engine: MakeEngine
+) -> None:
+    def tokens(*names: str) -> dict[str, tuple[int, ...]]:
+        calls = [request(name, random_ids(1, 5), 10, temperature=1.0) for name in names]
+        return {name: tuple(item.token_ids) for name, item in drain(make_engine(gqa_folder), calls).items()}
+
+    before = tokens("call-1", "call-2", "call-3", "call-4")
+    after = tokens("call-5", "call-6", "call-7", "call-8")
+    assert len({*before.values(), *after.values()}) == 8
+    assert tokens("call-7", "call-2") == {"call-7": after["call-7"], "call-2": before["call-2"]}
+
+
+def test_a_model_that_cannot_choose_rows_of_logits_computes_them_all(
+    gqa_folder: Path, make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import LlamaForCausalLM
+
+    asked = [request(str(at), random_ids(at // 2, 40), 4) for at in range(4)]
+    expected = drain(make_engine(gqa_folder, prefill_chunk=16), asked)
+    whole = LlamaForCausalLM.forward
+
+    def without(
+        self: LlamaForCausalLM, input_ids: torch.Tensor, position_ids: torch.Tensor, **options: object
+    ) -> object:
+        assert "logits_to_keep" not in options
+        return whole(self, input_ids=input_ids, position_ids=position_ids, **options)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", without)
+    found = drain(make_engine(gqa_folder, prefill_chunk=16), asked)
+    assert {name: item.token_ids.tolist() for name, item in found.items()} == {
+        name: item.token_ids.tolist() for name, item in expected.items()
+    }
+
+    def ignoring(self: LlamaForCausalLM, logits_to_keep: object = 0, **options: object) -> object:
+        return whole(self, **options)
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", ignoring)
+    with pytest.raises(ConfigError, match="gives 2 rows of logits where 1 were asked for"):
+        make_engine(gqa_folder)
 
 
 def test_a_completion_ends_at_the_end_token_and_keeps_it(
@@ -185,7 +234,7 @@ def test_logits_that_are_not_finite_fail_and_name_the_call(gqa_folder: Path, mak
     engine = make_engine(gqa_folder)
     broken = {name: tensor.clone() for name, tensor in engine._model.state_dict().items()}
     broken["model.norm.weight"][0] = float("nan")
-    engine.load_weights(broken.items(), 1)
+    load(engine, broken, 1)
     engine.submit(request("broken", ids(5, 6)))
     with pytest.raises(EngineFailedError, match="'broken' are not finite"):
         engine.step()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet_core.errors import StorageError
-from ajet_server.episodes.keys import KeyMaker, digest_key, open_admin_token, open_key_maker
+from ajet_server.episodes.keys import KeyMaker, digest_key, open_key_maker, open_token
 
 
 @given(st.binary(min_size=32, max_size=32), st.text(), st.text())
@@ -26,9 +26,9 @@ def test_another_secret_makes_other_keys() -> None:
 
 def test_the_files_are_private_and_kept(tmp_path: Path) -> None:
     key = open_key_maker(tmp_path).key("att_1", "agent")
-    token = open_admin_token(tmp_path)
+    token = open_token(tmp_path, "admin")
     assert open_key_maker(tmp_path).key("att_1", "agent") == key
-    assert open_admin_token(tmp_path) == token
+    assert open_token(tmp_path, "admin") == token
     assert {file.name for file in tmp_path.iterdir()} == {"secret", "admin-token"}
     for file in tmp_path.iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -301,7 +301,7 @@ async def test_a_thousand_at_once(tmp_path: Path) -> None:
     )
     assert finished == 1000
     assert book.episodes.open_count == 0
-    assert (len(book.episodes._open), book.episodes._opening, book.pool.groups) == (0, {}, [])
+    assert (len(book.episodes._open), book.episodes._opener._opening, book.pool.groups) == (0, {}, [])
     book.ledger.close()
 
 

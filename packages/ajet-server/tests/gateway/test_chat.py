@@ -113,6 +113,19 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
         parse(body(**{name: off}))
 
 
+def test_an_answer_may_be_sent_again_as_the_sdk_gives_it() -> None:
+    given = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "annotations": [],
+        "tool_calls": None,
+        "audio": None,
+    }
+    asked = parse({"model": "m", "messages": [{"role": "user", "content": "hi"}, given], "prompt_cache_key": None})
+    assert asked.messages[1] == {"role": "assistant", "content": ""}
+
+
 @pytest.mark.parametrize(
     ("sent", "field"),
     [
@@ -142,7 +155,7 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
         ({"messages": [{"role": "owner", "content": ""}]}, "messages.0.role"),
         ({"messages": [{"role": "user", "content": "", "extra": 1}]}, "messages.0.extra"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type"),
-        ({"messages": [{"role": "assistant", "content": "", "tool_calls": []}]}, "messages.0.tool_calls"),
+        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}, "messages.0.tool_calls"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages.0.content"),
         ({"model": 5}, "model"),
         ({"metadata": {"a": 1}}, "metadata.a"),

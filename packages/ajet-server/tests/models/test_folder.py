@@ -34,7 +34,7 @@ def test_what_is_no_folder(path: str, tmp_path: Path, monkeypatch: pytest.Monkey
         ("config.json", b"{}", "names no eos_token_id"),
         ("tokenizer.json", None, "holds no tokenizer.json"),
         ("tokenizer_config.json", None, "holds no tokenizer_config.json"),
-        ("model.safetensors", None, "no \\*.safetensors"),
+        ("model.safetensors", None, "neither model.safetensors nor model.safetensors.index.json"),
         ("chat_template.jinja", None, "has no chat template"),
         ("chat_template.jinja", b"\xff", "cannot be read"),
     ],
@@ -57,3 +57,35 @@ def test_where_the_template_and_the_end_may_stand(tmp_path: Path) -> None:
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
     found = open_model_folder(folder)
     assert (found.chat_template, found.eos_ids) == ("x", (7, 9))
+
+
+def test_weights_in_several_files_are_all_there(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    with pytest.raises(ConfigError, match="neither"):
+        open_model_folder(folder)
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": shards}))
+    with pytest.raises(ConfigError, match=r"holds no model-00002-of-00002\.safetensors"):
+        open_model_folder(folder)
+    (folder / shards["b"]).touch()
+    open_model_folder(folder)
+    index.write_text("{}")
+    with pytest.raises(ConfigError, match="has no weight_map"):
+        open_model_folder(folder)
+
+
+@pytest.mark.parametrize("mark", ["adapter_config.json", "adapter_model.safetensors"])
+def test_an_adapter_is_no_model(tmp_path: Path, mark: str) -> None:
+    folder = make_folder(tmp_path)
+    (folder / mark).write_text("{}")
+    with pytest.raises(ConfigError, match="holds an adapter, not a model"):
+        open_model_folder(folder)
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="pickles, which are never read"):
+        open_model_folder(folder)

@@ -133,7 +133,8 @@ def test_our_own_origin(api: Api) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:80", "127.0.0.1.evil.example", ""])
 def test_a_name_that_was_rebound(api: Api, host: str) -> None:
-    assert api.http.get("/api/status", headers={"Host": host}).status_code == 400
+    refused = api.http.get("/api/status", headers={"Host": host})
+    assert (refused.status_code, ours(refused)["code"]) == (403, "forbidden")
 
 
 @pytest.mark.parametrize("host", ["localhost:80", "127.0.0.1", "[::1]:8000"])
@@ -158,7 +159,8 @@ def test_status_and_metrics(api: Api) -> None:
     assert status["pool"]["waiting_for"].endswith("of 4000 episodes finished")
     text = api.http.get("/metrics").text
     assert 'ajet_engine_state{state="rolling"} 1.0' in text
-    assert "ajet_capture_completion_tokens_total" in text
+    assert "ajet_capture_tokens_total" in text
+    assert "ajet_sync_weight_version 0.0" in text
     assert api.http.get("/healthz").json() == {"status": "ok"}
 
 
@@ -250,6 +252,29 @@ def test_no_other_body_is_a_mistake_of_ours(api: Api, body: object, path: str) -
         answer = api.control(grant, path, **request)
         api.control(grant, "abort", json={})
     assert answer.status_code < 500, answer.text
+
+
+def test_the_client_token_opens_episodes_and_looks_on_and_no_more(tmp_path: Path) -> None:
+    server = Server(ServerSettings("0.0.0.0", 0, tmp_path / "data"))
+    with listening(server) as url, httpx2.Client(base_url=url, timeout=20, headers=bearer(server.client_token)) as http:
+        assert http.get("/api/status").status_code == 200
+        assert http.post("/api/episodes", json={"request_id": "a"}).status_code == 503  # let in; there is no job
+        for method, path in (
+            ("POST", "/api/start"),
+            ("POST", "/api/stop"),
+            ("POST", "/api/shutdown"),
+            ("PUT", "/api/job"),
+        ):
+            refused = http.request(method, path, json={"model": {"path": "m"}})
+            assert (refused.status_code, ours(refused)["code"]) == (401, "invalid_api_key")
+    assert (tmp_path / "data" / "client-token").stat().st_mode & 0o777 == 0o600
+
+
+def test_other_addresses_of_loopback(tmp_path: Path) -> None:
+    server = Server(ServerSettings("127.0.0.2", 0, tmp_path / "data"))
+    with listening(server) as url, httpx2.Client(base_url=url, timeout=20) as http:
+        assert http.get("/api/status", headers={"Host": "127.0.0.2:8700"}).status_code == 200
+        assert http.get("/api/status", headers={"Host": "127.0.0.3:8700"}).status_code == 403
 
 
 def test_elsewhere_the_admin_token_is_needed(tmp_path: Path) -> None:

@@ -1,40 +1,19 @@
+import json
+import shutil
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from trainer_reference import micro_job
-from transformers import Gemma2Config, JambaConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3NextConfig
+from trainer_reference import Rows, micro_job, quiet
+from transformers import MistralConfig, MistralForCausalLM
 
 from ajet_core.config import ModelConfig
 from ajet_core.errors import ConfigError
 from ajet_server.models.load import load_causal_lm
 from ajet_server.train.attention import ATTENTION
-from ajet_server.train.support import refuse_unsupported, verify_exact
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (MistralConfig(sliding_window=128), "sliding"),
-        (Qwen2Config(use_sliding_window=True, sliding_window=64, max_window_layers=1), "sliding"),
-        (Gemma2Config(), "sliding|softcapping"),
-        (LlamaConfig(attention_dropout=0.1), "attention_dropout"),
-        (LlamaConfig(rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}), "rope"),
-        (Qwen3NextConfig(), "linear_attention"),
-        (JambaConfig(), "linear_attention|recurrent"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_refused_by_configuration(config: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
-        refuse_unsupported(config)
-    assert caught.value.field == "model.path"
-
-
-@pytest.mark.parametrize("config", [LlamaConfig(), Qwen2Config(), MistralConfig(sliding_window=None)])
-def test_accepted(config: Any) -> None:
-    refuse_unsupported(config)
+from ajet_server.train.support import verify_exact
+from ajet_server.train.trainer import Trainer
 
 
 def test_a_model_that_shares_wrongly_is_found_by_running_it(model_folder: Path) -> None:
@@ -54,11 +33,37 @@ def test_a_model_that_shares_wrongly_is_found_by_running_it(model_folder: Path) 
 
 
 def test_refused_before_training(model_folder: Path, tmp_path: Path) -> None:
-    from ajet_server.train.trainer import Trainer
-
     for file in model_folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     config = (tmp_path / "config.json").read_text().replace('"attention_dropout": 0.0', '"attention_dropout": 0.5')
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ConfigError, match="attention_dropout"):
         Trainer.load(micro_job(tmp_path))
+
+
+def test_a_sliding_window_is_trained_where_no_call_is_longer(model_folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
+    small = json.loads((model_folder / "config.json").read_text())
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings")
+    config = MistralConfig(
+        num_hidden_layers=2,
+        num_key_value_heads=2,
+        sliding_window=48,
+        eos_token_id=1,
+        **{name: small[name] for name in names},
+    )
+    model = MistralForCausalLM(config).eval()
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"set engine\.max_model_len to 48 or less"):
+        Trainer.load(micro_job(tmp_path))
+    sections = {"engine": {"max_model_len": 48}, "limits": {"max_completion_tokens": 8}}
+    trainer = Trainer.load(micro_job(tmp_path, **sections))
+    ids = np.arange(2, 50, dtype=np.int32)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(ids)[None].long()).logits[0]
+    expected = logits.log_softmax(-1)[torch.arange(47), torch.from_numpy(ids[1:]).long()]
+    assert trainer.score(ids) == pytest.approx(expected.numpy(), abs=1e-5)
+    rows = Rows()
+    rows.episode("g", 0.0, (rows.ids(40), rows.ids(9), 1.0))  # sampled when the job allowed more, say
+    with pytest.raises(ConfigError, match="48 tokens at a time, but a call has 49"):
+        trainer.update("b", 1, rows.episodes, quiet)

@@ -1,4 +1,5 @@
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,15 @@ def test_weights_are_those_of_the_plain_model(model_folder: Path, method: str) -
     before = parameters(trainer)
     plain = reference_model(model_folder)
     state = plain.state_dict()
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+    arrived: dict[str, tuple[int, ...]] = {}
     for name, tensor in trainer.weights():
         state[name].copy_(tensor)
+        alive.add(tensor)
+        assert len(alive) == 1
+        arrived[name] = tuple(tensor.shape)
+        del tensor
+    assert arrived == trainer.weight_shapes()
     assert alone(plain) == pytest.approx(trainer.score(IDS), abs=1e-5)
     assert same(before, parameters(trainer))
 
@@ -182,6 +190,19 @@ def test_a_batch_that_trains_no_token_is_no_crash(model_folder: Path) -> None:
     report = trainer.update("b", 1, rows.episodes, quiet)
     assert (report.packs, report.loss, report.grad_norm, report.skipped) == (0, 0.0, 0.0, False)
     assert same(before, parameters(trainer))
+
+
+@pytest.mark.parametrize("rewards", [(0.5, 0.5), (0.0, 1.0)])
+def test_a_batch_that_teaches_nothing_is_told(model_folder: Path, caplog: Any, rewards: tuple[float, float]) -> None:
+    trainer, rows = Trainer.load(micro_job(model_folder)), Rows()
+    for reward in rewards:
+        rows.episode("g", reward, (rows.ids(9), rows.ids(5), 1.0))
+    rows.episode("alone", 1.0, (rows.ids(9), rows.ids(5), 1.0))
+    before = parameters(trainer)
+    report = trainer.update("b", 1, rows.episodes, quiet)
+    equal = rewards[0] == rewards[1]
+    assert ("batch b: nothing is learned from it. 3 of its 3 episodes have advantage 0" in caplog.text) == equal
+    assert (report.advantage_abs_mean == 0) == (report.grad_norm == 0) == same(before, parameters(trainer)) == equal
 
 
 def test_a_bad_batch_changes_nothing(model_folder: Path) -> None:

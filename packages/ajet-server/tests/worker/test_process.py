@@ -87,8 +87,6 @@ async def test_an_exit_is_named() -> None:
         weight_version=st.integers(0, 2**31),
         cached_tokens=st.integers(0, 2**31),
         top_logprobs=st.lists(st.lists(st.tuples(st.integers(0, 2**31), st.floats(-100, 0)))),
-        running=st.integers(0, 9),
-        waiting=st.integers(0, 9),
     )
 )
 def test_messages_come_back_as_they_were(message: protocol.Generated) -> None:

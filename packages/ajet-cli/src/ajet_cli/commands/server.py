@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from ajet_cli.jobfile import load_job
+from ajet_cli.jobfile import is_given, load_job
 from ajet_cli.output import json_option, show
-from ajet_cli.spawn import read_url, spawn_server
+from ajet_cli.spawn import read_token, read_url, spawn_server
 from ajet_client import Swarm
 from ajet_core.errors import ConfigError
 from ajet_core.wire import StatusView
@@ -25,7 +25,7 @@ _data_dir = click.option(
 )
 _url = click.option("--url", default=None, help="The server's URL; by default the one in the data folder.")
 _token = click.option(
-    "--token", default=None, envvar="AJET_TOKEN", help="Admin token of a server that is not on loopback."
+    "--token", default=None, envvar="AJET_TOKEN", help="Admin token; by default the one in the data folder, if any."
 )
 
 
@@ -47,7 +47,7 @@ def start(
 ) -> None:
     """Start a server. Without a job it goes on with the data folder's, or waits for one.
 
-    OVERRIDES are key=value pairs over the job file: optimizer.learning_rate=5e-4
+    OVERRIDES are key=value pairs over the job file, or the data folder's job: optimizer.learning_rate=5e-4
     """
     if detach:
         arguments = ["--host", host, "--port", str(port), *(["--job", str(job_file)] if job_file else []), *overrides]
@@ -58,10 +58,13 @@ def start(
         return
     try:
         from ajet_server.app import serve
+        from ajet_server.datadir import stored_job
         from ajet_server.settings import ServerSettings
     except ModuleNotFoundError as error:
         raise ConfigError(f"the server is not installed here ({error}); install ajet-cli[server]") from error
-    job = load_job(job_file, overrides, os.environ) if job_file or overrides else None
+    job = None
+    if is_given(job_file, overrides, os.environ):
+        job = load_job(job_file, overrides, os.environ, stored_job(data_dir))
     settings = ServerSettings(host, port, data_dir, job)
     _log_to_stderr()
     serve(
@@ -81,7 +84,7 @@ def start(
 @json_option
 def status(data_dir: Path, url: str | None, token: str | None, as_json: bool) -> None:
     """Say what the server does and what it waits for."""
-    with Swarm(_find(data_dir, url), token=token, timeout=_ANSWER_TIMEOUT_S) as swarm:
+    with Swarm(_find(data_dir, url), token=token or read_token(data_dir), timeout=_ANSWER_TIMEOUT_S) as swarm:
         view = swarm.status()
     show(view.model_dump(mode="json"), _describe(view), as_json=as_json)
 
@@ -94,7 +97,7 @@ def status(data_dir: Path, url: str | None, token: str | None, as_json: bool) ->
 def stop(data_dir: Path, url: str | None, token: str | None, as_json: bool) -> None:
     """End the server in order. Nothing that was acknowledged is lost."""
     address = _find(data_dir, url)
-    with Swarm(address, token=token) as swarm:
+    with Swarm(address, token=token or read_token(data_dir)) as swarm:
         swarm.shutdown()
     show({"stopped": address}, f"stopped {address}", as_json=as_json)
 
@@ -130,5 +133,3 @@ def _log_to_stderr() -> None:
     import logging
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
-    # httpx-style access lines of libraries would drown the state changes.
-    logging.getLogger("ajet").setLevel(logging.INFO)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from openai import OpenAI
     from openai.types.chat import ChatCompletionMessageParam
 
+GROUPS, GROUP_SIZE = 4, 8
+"""A round: so many tasks, each tried so often. One round is one batch."""
 _SYSTEM = "To compute, write CALC: and the expression. Then give the result."
 _EXAMPLE: "list[ChatCompletionMessageParam]" = [
     {"role": "user", "content": "What is 2 + 3?"},

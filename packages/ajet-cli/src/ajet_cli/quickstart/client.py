@@ -17,13 +17,11 @@ from typing import Any
 
 from openai import OpenAI
 
-from ajet_cli.quickstart.agents import AGENTS, Rollout
+from ajet_cli.quickstart.agents import AGENTS, GROUP_SIZE, GROUPS, Rollout
 from ajet_client import Episode, EpisodeRecord, RunReport, Swarm
 from ajet_core.errors import EngineFailedError, UnavailableError
 from ajet_core.events import EngineState
 
-GROUPS = 4
-GROUP_SIZE = 8
 TARGET = 0.9
 """Mean reward that counts as learned; two rounds in a row at it end the run early."""
 _HELD_ROUNDS = 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import platformdirs
 
-from ajet_cli.quickstart.client import GROUP_SIZE, GROUPS
+from ajet_cli.quickstart.agents import GROUP_SIZE, GROUPS
 from ajet_cli.spawn import SpawnedServer, spawn_server
 from ajet_core.errors import ConfigError, EngineFailedError
 

@@ -173,6 +173,15 @@ def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any
     return result, None
 
 
+def peek(file: Path, statement: Statement[T]) -> T:
+    """Runs one query on a ledger that need not be open here, and cannot change it. Raises `StorageError`."""
+    try:
+        with contextlib.closing(_connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            return statement(connection)
+    except sqlite3.Error as error:
+        raise StorageError(f"the ledger {file} could not be read: {error}") from error
+
+
 class _Reader:
     """One connection for queries, one query at a time."""
 

@@ -4,7 +4,7 @@ An engine never sees text except to look for stop strings, and never guesses: it
 given and the ids it sampled (contract 1, capture), with the weight version that sampled them (contract 8, sync).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -58,6 +58,19 @@ class Completion:
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
 
 
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What `Engine.score` found.
+
+    Attributes:
+        logprobs: f32[T - start].
+        cached_tokens: prompt tokens whose keys and values were reused.
+    """
+
+    logprobs: Logprobs
+    cached_tokens: int
+
+
 class Engine(Protocol):
     """A continuous batch. Single-threaded: the worker calls `step` as long as `has_work`."""
 
@@ -101,22 +114,35 @@ class Engine(Protocol):
         """
         ...
 
-    def score(self, token_ids: IntIds) -> Logprobs:
-        """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1, for the probe after a sync.
+    def score(self, token_ids: IntIds, start: int) -> Scored:
+        """Log-probabilities of i32[T] token_ids from `start` (at least 1) on, at temperature 1, for the probe.
 
-        Computed the way generation computes them: prefill of the first half, then one token at a time through the
-        key/value cache.
+        Computed as a call computes them that has the prompt token_ids[:start] and samples the rest: through the prefix
+        cache, which is left with the keys of these tokens. Only for when no call is running.
         """
         ...
 
-    def load_weights(self, weights: "Iterable[tuple[str, object]]", weight_version: int) -> None:
-        """Takes new weights and forgets every cached key and value.
+    def load_weights(
+        self, shapes: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, object]], weight_version: int
+    ) -> None:
+        """Takes new weights, one after the other, and forgets every cached key and value.
 
         Args:
-            weights: (name in the model's `state_dict`, tensor) pairs; together they cover every parameter that changed.
+            shapes: of all weights that come, by their name in the model's `state_dict`; together they are every
+                parameter that changed. They are checked before anything is changed.
+            weights: (name, tensor) pairs, each tensor needed only until the next is asked for.
             weight_version: the version that `weights` are.
 
         Raises:
-            EngineFailedError: a name is unknown, a shape differs, or calls are still running.
+            EngineFailedError: calls are running, or a name or shape is wrong: nothing was changed. Or what came is not
+                what was announced: the weights are half loaded, and the engine is of no use after that.
+        """
+        ...
+
+    def differing(self, weights: Iterable[tuple[str, object]]) -> str | None:
+        """Returns the name of the first weight that the engine does not hold, bit for bit; None if it holds them all.
+
+        Args:
+            weights: (name in the model's `state_dict`, tensor) pairs; compared in the engine's number format.
         """
         ...

@@ -1,5 +1,6 @@
 """One call inside the engine, from its arrival to its completion."""
 
+import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,8 +81,12 @@ class Call:
         )
 
 
-def new_call(request: GenerationRequest, engine_seed: int, serial: int) -> Call:
-    """Makes a call; without a seed of its own, its seed follows from the engine's and its serial number.
+def new_call(request: GenerationRequest, engine_seed: int) -> Call:
+    """Makes a call; without a seed of its own, its stream follows from the engine's seed and its request id.
+
+    Request ids are never used twice, not after a restart either, and are recorded with what was sampled. So no two
+    calls of a group can sample the same numbers, and each can be sampled again from the record. A number that counts
+    calls would begin anew with each engine.
 
     numpy's generator, not torch's: it takes seeds of any width (torch's CPU generator uses 32 bits), and the uniform
     is drawn on the host, so a seed means the same on every device.
@@ -90,5 +95,9 @@ def new_call(request: GenerationRequest, engine_seed: int, serial: int) -> Call:
     tokens = np.zeros(length + request.sampling.max_tokens, np.int32)
     tokens[:length] = request.prompt_ids
     seed = request.sampling.seed
-    entropy = (0, engine_seed & _SEED_BITS, serial) if seed is None else (1, seed & _SEED_BITS)
+    entropy = (0, _digest(engine_seed, request.request_id)) if seed is None else (1, seed & _SEED_BITS)
     return Call(request, np.random.default_rng(entropy), tokens, known=length)
+
+
+def _digest(engine_seed: int, request_id: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{engine_seed} {request_id}".encode()).digest())

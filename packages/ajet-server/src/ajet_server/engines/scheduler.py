@@ -5,6 +5,8 @@ earlier call is about to compute is waited for. So the prompt that the calls of 
 """
 
 from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -27,10 +29,15 @@ class Scheduler:
     Invariants: the call in slot i is `_slots[i]`, without holes. Slots 0.._rows-1 hold the decoding calls (exactly one
     token left to compute), so that they are one view of the store; the calls in the other slots are in `_prefilling`,
     in the order of their arrival.
+
+    Attributes:
+        store: where running calls have their keys and values.
+        weight_version: of the weights that compute now. Changes only while nobody is running, after `forget`.
     """
 
     def __init__(self, max_batch_size: int, max_model_len: int, prefill_chunk: int, prefix_cache_tokens: int) -> None:
         self.store = SlotStore(max_batch_size, max_model_len)
+        self.weight_version = 0
         self._cache = PrefixCache(prefix_cache_tokens)
         self._max_batch_size = max_batch_size
         self._prefill_chunk = prefill_chunk
@@ -63,8 +70,19 @@ class Scheduler:
             self._waiting.remove(call)
             return
         slot = call.slot
-        self._cache.insert(call.tokens[: call.computed], lambda start, stop: self.store.read(slot, start, stop))
+        done = call.tokens[: call.computed]
+        self._cache.insert(done, self.weight_version, lambda start, stop: self.store.read(slot, start, stop))
         self._free(call)
+
+    @contextmanager
+    def alone(self, call: Call) -> Generator[None]:
+        """Has `call` here and nobody else, and removes it at the end. Only for when nobody is running."""
+        waiting, self._waiting = self._waiting, deque([call])
+        try:
+            yield
+            self.remove(call)
+        finally:
+            self._waiting = waiting
 
     def forget(self) -> None:
         """Drops every key and value. Only for when nobody is running."""
@@ -116,7 +134,7 @@ class Scheduler:
             return True
         wanted = call.prompt[:-1]
         source, shared = self._closest_running(wanted)
-        kept, pieces = self._cache.match(wanted)
+        kept, pieces = self._cache.match(wanted, self.weight_version)
         promised = self._promised(wanted)
         if promised >= _WORTH_WAITING and promised > max(shared, kept):
             return False

@@ -4,7 +4,8 @@ Why not transformers' own continuous batching: it has one seed for a whole batch
 the processors, and nothing in it binds cached keys to the weights that computed them.
 """
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping
 from typing import Any, Self, cast
 
 import numpy as np
@@ -16,26 +17,29 @@ from transformers import PreTrainedModel
 from ajet_core.config import EngineConfig, Job
 from ajet_core.errors import ConfigError, EngineFailedError, RequestError
 from ajet_server.engines.attention import ATTENTION, StepPlan
-from ajet_server.engines.base import Completion, GenerationRequest, IntIds, Logprobs
+from ajet_server.engines.base import Completion, GenerationRequest, IntIds, Scored
 from ajet_server.engines.calls import Call, new_call
-from ajet_server.engines.kv_slots import SlotStore
 from ajet_server.engines.linear import use_onednn
-from ajet_server.engines.packing import Step, pack
+from ajet_server.engines.packing import pack
 from ajet_server.engines.request_checks import check_request
 from ajet_server.engines.sampler import Draw, sample
 from ajet_server.engines.scheduler import Scheduler
 from ajet_server.engines.stop import find_stop
-from ajet_server.engines.supported import refuse_unsupported
-from ajet_server.models.folder import ModelFolder, open_model_folder
+from ajet_server.models.folder import ModelFolder, max_model_len, open_model_folder
 from ajet_server.models.load import load_causal_lm
+from ajet_server.models.supported import refuse_unsupported
 from ajet_server.worker.protocol import Sampling
+
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers as wide as a number format: they compare bit by bit, so that NaN equals NaN and 0 is not -0."""
 
 
 class TorchEngine:
     """An `Engine`. One step is one forward pass over the new tokens of all calls, packed without padding.
 
     Attributes:
-        computed_tokens: tokens that went through the model since the start; reused prompt tokens do not count.
+        computed_tokens: prompt and sampled tokens that went through the model since the start. What was reused, and
+            what `score` computed, does not count.
     """
 
     def __init__(self, model: PreTrainedModel, folder: ModelFolder, config: EngineConfig, *, seed: int) -> None:
@@ -44,7 +48,7 @@ class TorchEngine:
         Raises:
             ConfigError: the model computes something that the engine does not, or its longest sequence is not known.
         """
-        self._max_model_len = _max_model_len(folder, config)
+        self._max_model_len = max_model_len(folder, config)
         refuse_unsupported(model, self._max_model_len)
         model.set_attn_implementation(ATTENTION)
         self._model = model.eval().requires_grad_(False)
@@ -57,11 +61,11 @@ class TorchEngine:
             config.max_batch_size, self._max_model_len, config.prefill_chunk, config.prefix_cache_tokens
         )
         self._seed = seed
-        self._serial = 0
-        self._weight_version = 0
+        self._selects_logits = "logits_to_keep" in inspect.signature(type(model).forward).parameters
         self.computed_tokens = 0
         # What only shows in a forward pass is refused here too, not at the first request.
-        self.score(np.zeros(2, np.int32))
+        self.score(np.zeros(3, np.int32), 2)
+        self._scheduler.forget()
 
     @classmethod
     def load(cls, job: Job) -> Self:
@@ -72,7 +76,7 @@ class TorchEngine:
     @property
     def weight_version(self) -> int:
         """The version that is being sampled from."""
-        return self._weight_version
+        return self._scheduler.weight_version
 
     @property
     def max_model_len(self) -> int:
@@ -108,8 +112,7 @@ class TorchEngine:
         check_request(request, vocab_size=self._vocab_size, max_model_len=self._max_model_len)
         if self._scheduler.find(request.request_id) is not None:
             raise RequestError(f"request_id: {request.request_id!r} is already running", field="request_id")
-        self._scheduler.add(new_call(request, self._seed, self._serial))
-        self._serial += 1
+        self._scheduler.add(new_call(request, self._seed))
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
@@ -140,64 +143,99 @@ class TorchEngine:
         return self._take(calls, draws)
 
     @torch.inference_mode()
-    def score(self, token_ids: IntIds) -> Logprobs:
-        """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1.
+    def score(self, token_ids: IntIds, start: int) -> Scored:
+        """Log-probabilities of token_ids[start:] at temperature 1, as a call would have that sampled them.
 
-        The way generation computes them: prefill of the first half, then one token at a time through the slots. Its
-        slot is one of its own, so it neither sees nor disturbs what is running.
+        It is a call, with the prompt token_ids[:start], whose tokens are given instead of sampled: it takes the way
+        through scheduler, prefix cache and slots that every call takes, and leaves its keys and values in the prefix
+        cache. So the same again is scored from cached keys. Calls that wait go on waiting.
+
+        Raises:
+            RequestError: the tokens are out of bounds.
+            EngineFailedError: calls are running, or the prefix cache has keys of other weights.
         """
-        sampling = Sampling(max_tokens=1, temperature=0.0)
-        call = new_call(GenerationRequest("score", token_ids[:-1], sampling), 0, 0)
+        if self.running:
+            raise EngineFailedError(f"score: {self.running} calls are running; drain first")
+        sampling = Sampling(max_tokens=len(token_ids) - start, temperature=0.0)
+        call = new_call(GenerationRequest("score", token_ids[:start], sampling), self._seed)
         check_request(call.request, vocab_size=self._vocab_size, max_model_len=self._max_model_len)
-        store = SlotStore(1, self._max_model_len)
-        store.reserve(1, call.known)
-        call.slot = 0
-        half = (call.known + 1) // 2
-        rows = [self._score_step(Step([], [(call, half)]), store)]
-        rows += [self._score_step(Step([call], []), store) for _ in range(call.known - half)]
-        logprobs_TV = torch.cat(rows).log_softmax(-1)
-        targets_T = torch.from_numpy(token_ids[1:]).to(self._device, torch.int64)
-        return logprobs_TV.gather(1, targets_T[:, None])[:, 0].cpu().numpy()
+        rows: list[Tensor] = []
+        with self._scheduler.alone(call):
+            while call.known < len(token_ids):
+                step = self._scheduler.next_step()
+                calls, places = step.sampling()
+                rows.append(self._forward(pack(step, self._scheduler.store, self._device), places))
+                self._scheduler.finish(step)
+                if calls:
+                    call.append(Draw(int(token_ids[call.known]), 0.0, []))
+        logprobs_CV = torch.cat(rows).log_softmax(-1)
+        targets_C = torch.from_numpy(token_ids[start:]).to(self._device, torch.int64)
+        return Scored(logprobs_CV.gather(1, targets_C[:, None])[:, 0].cpu().numpy(), call.cached)
 
-    def load_weights(self, weights: Iterable[tuple[str, object]], weight_version: int) -> None:
-        """Takes new weights and forgets every cached key and value. All are checked before one is changed.
+    def load_weights(
+        self, shapes: Mapping[str, tuple[int, ...]], weights: Iterable[tuple[str, object]], weight_version: int
+    ) -> None:
+        """Takes new weights, one after the other, and forgets every cached key and value.
 
         Args:
-            weights: (name in the model's `state_dict`, tensor) pairs; together they cover every parameter that changed.
+            shapes: of all weights that come, by their name in the model's `state_dict`; together they are every
+                parameter that changed. They are checked before anything is changed.
+            weights: (name, tensor) pairs, each tensor needed only until the next is asked for.
             weight_version: the version that `weights` are.
 
         Raises:
-            EngineFailedError: a name is unknown, a shape differs, or calls are still running.
+            EngineFailedError: calls are running, or a name or shape is wrong: nothing was changed. Or what came is not
+                what was announced: the weights are half loaded, and the engine is of no use after that.
         """
         if self.running:
             raise EngineFailedError(
                 f"weights of version {weight_version} arrived while {self.running} calls were running; drain first"
             )
         present: dict[str, Tensor] = self._model.state_dict()
-        pairs = [_matched(present, name, tensor) for name, tensor in weights]
-        with torch.no_grad():
-            for target, tensor in pairs:
-                target.copy_(tensor)
+        _check_shapes(present, shapes)
         self._scheduler.forget()
-        self._weight_version = weight_version
+        missing = set(shapes)
+        with torch.no_grad():
+            for name, tensor in weights:
+                _copy_into(present, name, tensor, missing)
+                del tensor  # or it would live on while the next one is made
+        if missing:
+            raise EngineFailedError(f"weights: {min(missing)!r} was announced but did not come; others are loaded")
+        self._scheduler.weight_version = weight_version
+
+    @torch.inference_mode()
+    def differing(self, weights: Iterable[tuple[str, object]]) -> str | None:
+        """Returns the name of the first weight that the engine does not hold, bit for bit; None if it holds them all.
+
+        Args:
+            weights: (name in the model's `state_dict`, tensor) pairs; compared in the engine's number format.
+        """
+        present: dict[str, Tensor] = self._model.state_dict()
+        for name, tensor in weights:
+            if not _holds(present.get(name), tensor):
+                return name
+            del tensor  # or it would live on while the next one is made
+        return None
 
     def _forward(self, plan: StepPlan, places: list[int]) -> Tensor:
-        """Returns the logits f32[S, V] at some places of a pass. The head is not computed anywhere else."""
+        """Returns the logits f32[S, V] at some places of a pass.
+
+        The head is not computed anywhere else, unless the model does not know `logits_to_keep`.
+        """
         kept = torch.tensor(places, dtype=torch.int64, device=self._device)
         forward: Any = self._model
+        options = {"logits_to_keep": kept} if self._selects_logits else {}
         output = forward(
-            input_ids=plan.input_ids,
-            position_ids=plan.position_ids,
-            use_cache=False,
-            logits_to_keep=kept,
-            ajet_step=plan,
+            input_ids=plan.input_ids, position_ids=plan.position_ids, use_cache=False, ajet_step=plan, **options
         )
-        return output.logits[0].float()
-
-    def _score_step(self, step: Step, store: SlotStore) -> Tensor:
-        logits_TV = self._forward(pack(step, store, self._device), list(range(step.tokens)))
-        step.advance()
-        return logits_TV
+        logits_SV: Tensor = output.logits[0] if self._selects_logits else output.logits[0][kept]
+        if len(logits_SV) != len(places):
+            raise ConfigError(
+                f"model.path: {type(self._model).__name__} gives {len(logits_SV)} rows of logits where {len(places)} "
+                "were asked for; the torch engine cannot run this model",
+                field="model.path",
+            )
+        return logits_SV.float()
 
     def _take(self, calls: list[Call], draws: list[Draw]) -> list[Completion]:
         """Hands the sampled tokens to their calls; takes out and returns those that are complete."""
@@ -215,39 +253,37 @@ class TorchEngine:
     def _completion(self, call: Call, token: int) -> Completion | None:
         """Returns what a call sampled if its last token ended it."""
         if token in self._eos_ids:
-            return call.complete("stop", None, self._weight_version)
+            return call.complete("stop", None, self.weight_version)
         stop = find_stop(self._tokenizer, call.sampling.stop, call.completion)
         if stop is not None:
-            return call.complete("stop", stop, self._weight_version)
+            return call.complete("stop", stop, self.weight_version)
         if call.known == len(call.tokens):
-            return call.complete("length", None, self._weight_version)
+            return call.complete("length", None, self.weight_version)
         return None
 
 
-def _max_model_len(folder: ModelFolder, config: EngineConfig) -> int:
-    trained = folder.max_position_embeddings
-    wanted = config.max_model_len or trained
-    if wanted is None:
-        raise ConfigError(
-            "engine.max_model_len: is not set, and the model's config.json has no max_position_embeddings; set it",
-            field="engine.max_model_len",
-        )
-    if trained is not None and wanted > trained:
-        raise ConfigError(
-            f"engine.max_model_len: {wanted} is more than the {trained} positions the model knows; use at most that",
-            field="engine.max_model_len",
-        )
-    return wanted
+def _check_shapes(present: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in shapes.items():
+        target = present.get(name)
+        if target is None:
+            raise EngineFailedError(f"weights: the engine's model has no tensor {name!r}; nothing was changed")
+        if shape != tuple(target.shape):
+            raise EngineFailedError(
+                f"weights: {name!r} is {shape}, but the engine's model has {tuple(target.shape)}; nothing was changed"
+            )
 
 
-def _matched(present: dict[str, Tensor], name: str, tensor: object) -> tuple[Tensor, Tensor]:
-    """Returns the engine's own tensor of that name, and the new one."""
-    target = present.get(name)
-    if target is None:
-        raise EngineFailedError(f"weights: the engine's model has no tensor {name!r}; nothing was changed")
-    if not isinstance(tensor, Tensor) or tensor.shape != target.shape:
-        shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise EngineFailedError(
-            f"weights: {name!r} is {shape}, but the engine's model has {tuple(target.shape)}; nothing was changed"
-        )
-    return target, tensor
+def _copy_into(present: Mapping[str, Tensor], name: str, tensor: object, missing: set[str]) -> None:
+    """Copies one announced weight. `missing` are the announced names that have not come yet."""
+    if name not in missing or not isinstance(tensor, Tensor) or tensor.shape != present[name].shape:
+        raise EngineFailedError(f"weights: {name!r} is not what was announced; the weights are half loaded now")
+    present[name].copy_(tensor)
+    missing.remove(name)
+
+
+def _holds(target: Tensor | None, tensor: object) -> bool:
+    """Returns whether every bit is the same, once the given tensor is in the held one's number format."""
+    if target is None or not isinstance(tensor, Tensor) or tensor.shape != target.shape:
+        return False
+    bits = _BITS[target.element_size()]
+    return torch.equal(target.view(bits), tensor.detach().to(target).view(bits))

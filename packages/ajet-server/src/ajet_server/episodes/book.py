@@ -80,10 +80,12 @@ class OpenBook:
     def hold(self, record: EpisodeRecord, so_far: CallsSoFar) -> None:
         """Takes an episode in, with a whole lease."""
         now = time.monotonic()
+        age = max(time.time() - record.opened_at, 0.0)  # more than 0 after a restart of the server
+        expires_at = now + self._limits.max_episode_s - age
         state = OpenState(
             record,
-            lease_until=now + self._limits.lease_s,
-            expires_at=now + self._limits.max_episode_s,
+            lease_until=min(now + self._limits.lease_s, expires_at),
+            expires_at=expires_at,
             next_seq=so_far.next_seq,
             recorded=so_far.count,
             oldest_version=so_far.oldest_version,

@@ -15,6 +15,7 @@ from typing import Literal
 from ajet_core.errors import StorageError
 
 Purpose = Literal["agent", "control"]
+Scope = Literal["admin", "client"]
 _PREFIX: dict[Purpose, str] = {"agent": "sk-ajet-", "control": "ck-ajet-"}
 _SECRET_BYTES = 32
 
@@ -71,6 +72,7 @@ def open_key_maker(data_dir: Path) -> KeyMaker:
     return KeyMaker(read_or_make(data_dir / "secret", secrets.token_bytes(_SECRET_BYTES)))
 
 
-def open_admin_token(data_dir: Path) -> str:
-    """Returns the admin token of a data folder, made at first start."""
-    return read_or_make(data_dir / "admin-token", f"at-ajet-{secrets.token_urlsafe(32)}".encode()).decode().strip()
+def open_token(data_dir: Path, scope: Scope) -> str:
+    """Returns a token for `/api` of a data folder, made at first start; who has it may what `routes/access.py` says."""
+    made = f"{scope}-ajet-{secrets.token_urlsafe(32)}".encode()
+    return read_or_make(data_dir / f"{scope}-token", made).decode().strip()

@@ -1,21 +1,15 @@
-"""Opens and closes episodes: `open -> finished | aborted | expired`, each step durable before it is acknowledged.
+"""The life of episodes: `open -> finished | aborted | expired`, each step durable before it is acknowledged.
 
 Contract 2 (ledger): `finish` returns after the episode is on disk. Contract 3 (attempts): a key belongs to one attempt;
 once its episode is closed the key is refused and late results are fenced off by the ledger itself. Opening, finishing
 and aborting may be repeated: the answer is the same.
 """
 
-import asyncio
-import hashlib
-import json
 import time
-from collections.abc import Callable
-from sqlite3 import Row
 
 from ajet_core.config import LimitsConfig
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import (
-    AjetError,
     ConflictError,
     EpisodeClosedError,
     KeyRefusedError,
@@ -23,13 +17,13 @@ from ajet_core.errors import (
     UnavailableError,
 )
 from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
-from ajet_core.ids import new_attempt_id, new_episode_id, new_group_id
 from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
-from ajet_server.capture.records import CallsSoFar, EpisodeRecord, PoolRow
+from ajet_server.capture.records import EpisodeRecord, PoolRow
 from ajet_server.episodes.book import Changes, OpenBook, OpenState
 from ajet_server.episodes.keys import KeyMaker, digest_key
+from ajet_server.episodes.opening import Admit, Opener
 from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
 
@@ -40,13 +34,15 @@ class Episodes:
     def __init__(self, ledger: Ledger, pool: Pool, keys: KeyMaker, events: EventLog, limits: LimitsConfig) -> None:
         self._ledger = ledger
         self._pool = pool
-        self._keys = keys
         self._events = events
         self._limits = limits
         self._open = OpenBook(limits)
-        self._opening: dict[str, asyncio.Future[EpisodeRecord]] = {}
-        self._being_written = 0
         self.changes = Changes()
+        self._opener = Opener(ledger, pool, keys, events, limits, self._open, self.changes)
+
+    async def open(self, body: OpenEpisode, weight_version: int, admit: Admit) -> EpisodeRecord:
+        """Opens an episode; see `Opener.open`."""
+        return await self._opener.open(body, weight_version, admit)
 
     @property
     def open_count(self) -> int:
@@ -66,94 +62,6 @@ class Episodes:
                 self._pool.restore_open(record)
         for row in self._ledger.read_now(records.pool_rows):
             self._pool.finish(row)
-
-    async def open(self, body: OpenEpisode, weight_version: int, admit: Callable[[EpisodeKind], None]) -> EpisodeRecord:
-        """Opens an episode, or returns the one that this request opened before.
-
-        Args:
-            admit: raises `UnavailableError` when the engine's state does not allow a new episode of this kind.
-
-        Raises:
-            UnavailableError: not now; the message says what it waits for.
-            ConflictError: the group is full or of another task, or the request opened an episode that is closed by now.
-        """
-        pending = self._opening.get(body.request_id)
-        if pending is not None:
-            return await asyncio.shield(pending)
-        future: asyncio.Future[EpisodeRecord] = asyncio.get_running_loop().create_future()
-        self._opening[body.request_id] = future
-        try:
-            record = await self._open_once(body, weight_version, admit)
-        except AjetError as error:
-            future.set_exception(error)
-            future.exception()  # a duplicate may wait for it or not; asyncio must not call it "never retrieved"
-            raise
-        else:
-            future.set_result(record)
-            return record
-        finally:
-            del self._opening[body.request_id]
-            future.cancel()  # no effect once it has a result
-
-    async def _open_once(
-        self, body: OpenEpisode, weight_version: int, admit: Callable[[EpisodeKind], None]
-    ) -> EpisodeRecord:
-        known = self._ledger.read_now(lambda db: records.find_by_request(db, body.request_id))
-        if known is not None:
-            return self._repeat(known)
-        admit(body.kind)
-        held = len(self._open) + self._being_written
-        if held >= self._limits.max_open_episodes:
-            raise UnavailableError(f"{held} episodes are open, the bound (limits.max_open_episodes)", retry_after_s=1.0)
-        record = self._record(body, weight_version)
-        self._being_written += 1
-        await to_the_end(self._insert(record))
-        await self._announce(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
-        return record
-
-    async def _insert(self, record: EpisodeRecord) -> None:
-        try:
-            await self._ledger.write(lambda db: records.insert_episode(db, record))
-        except BaseException:
-            self._pool.leave(record.group_id, record.id)
-            raise
-        finally:
-            self._being_written -= 1
-        self._open.hold(record, CallsSoFar())
-
-    def _repeat(self, row: Row) -> EpisodeRecord:
-        state = self._open.get(row["id"])
-        if state is None:
-            raise ConflictError(
-                f"request_id: {row['request_id']} opened episode {row['id']}, which is {row['status']} by now; "
-                "use a new request_id",
-                field="request_id",
-            )
-        return state.record
-
-    def _record(self, body: OpenEpisode, weight_version: int) -> EpisodeRecord:
-        task = json.dumps(body.task, sort_keys=True, separators=(",", ":"))
-        task_id = body.task_id or f"task_{hashlib.sha256(task.encode()).hexdigest()[:16]}"
-        episode_id, attempt_id = new_episode_id(), new_attempt_id()
-        if body.kind is EpisodeKind.TRAIN:
-            group_id = self._pool.join(body.group_id, task_id, episode_id)
-        else:
-            group_id = body.group_id or new_group_id()
-        return EpisodeRecord(
-            id=episode_id,
-            attempt_id=attempt_id,
-            request_id=body.request_id,
-            group_id=group_id,
-            group_named=body.group_id is not None,
-            task_id=task_id,
-            task=task,
-            kind=body.kind,
-            client_id=body.client_id,
-            api_key_hash=digest_key(self._keys.key(attempt_id, "agent")),
-            control_key_hash=digest_key(self._keys.key(attempt_id, "control")),
-            weight_version=weight_version,
-            opened_at=time.time(),
-        )
 
     def agent(self, key: str) -> OpenState:
         """Returns the open episode of an agent's key and renews its lease.

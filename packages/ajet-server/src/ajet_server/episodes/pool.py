@@ -14,6 +14,8 @@ from ajet_core.ids import new_group_id
 from ajet_server.capture.records import EpisodeRecord, PoolRow
 from ajet_server.episodes.policies import Decision, decide, uninformative
 
+_NEXT_ROLLOUT_S = 5.0
+
 
 @dataclass(slots=True)
 class Group:
@@ -142,17 +144,20 @@ class Pool:
         return group
 
     def _group_with_room(self, task_id: str) -> Group | None:
+        """A group of the task that has a free slot: one of the server's, or one that its client left behind."""
+        now = time.monotonic()
         for group in self._groups.values():
-            room = group.size < self._config.group_size
-            if group.task_id == task_id and room and not group.named_by_client:
+            room = group.task_id == task_id and group.size < self._config.group_size
+            left = not group.open and now - group.touched >= self._quiet_s
+            if room and (left or not group.named_by_client):
                 return group
         return None
 
     def _refuse_surplus(self) -> None:
         """Refuses a group beyond those of the next batch: its rollouts would be off-policy when their turn comes.
 
-        A group that is incomplete, has nobody working on it and was not touched for a lease is not counted: its client
-        is gone, and others must not wait for it.
+        An incomplete group that nobody works on is not counted: its client may be gone, and nobody must wait for it.
+        Where the server chose the group, its next rollout may be just about to come, so there it waits a moment.
         """
         now = time.monotonic()
         if self._config.policy == "episodes":
@@ -168,4 +173,5 @@ class Pool:
 
     def _alive(self, group: Group, now: float) -> bool:
         complete = len(group.finished) >= self._config.group_size
-        return bool(group.open) or complete or now - group.touched < self._quiet_s
+        expected = not group.named_by_client and now - group.touched < _NEXT_ROLLOUT_S
+        return bool(group.open) or complete or expected

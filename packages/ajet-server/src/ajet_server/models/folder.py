@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ajet_core.config import EngineConfig
 from ajet_core.errors import ConfigError
 
 _FIELD = "model.path"
@@ -48,11 +49,9 @@ def open_model_folder(path: str | Path) -> ModelFolder:
         raise ConfigError(f"{_FIELD}: {str(path)!r} is not a path: {error}", field=_FIELD) from error
     if not is_folder:
         raise ConfigError(f"{_FIELD}: {str(path)!r} is not a folder; give a Hugging Face model folder", field=_FIELD)
+    _refuse_adapter(folder)
     config = _read_json(folder / "config.json")
-    if not any(folder.glob("*.safetensors")):
-        raise ConfigError(
-            f"{_FIELD}: {folder} holds no *.safetensors file; save the model with safetensors", field=_FIELD
-        )
+    _require_weights(folder)
     tokenizer_config = _read_json(folder / "tokenizer_config.json")
     return ModelFolder(
         path=folder,
@@ -62,6 +61,55 @@ def open_model_folder(path: str | Path) -> ModelFolder:
         chat_template=_chat_template(folder, tokenizer_config),
         eos_ids=_eos_ids(folder, config),
     )
+
+
+def max_model_len(folder: ModelFolder, engine: EngineConfig) -> int:
+    """Returns the longest sequence, prompt and completion, that is served and trained, in tokens.
+
+    Raises:
+        ConfigError: nobody says what it is, or the job wants more than the model knows.
+    """
+    trained = folder.max_position_embeddings
+    wanted = engine.max_model_len or trained
+    if wanted is None:
+        raise ConfigError(
+            "engine.max_model_len: is not set, and the model's config.json has no max_position_embeddings; set it",
+            field="engine.max_model_len",
+        )
+    if trained is not None and wanted > trained:
+        raise ConfigError(
+            f"engine.max_model_len: {wanted} is more than the {trained} positions the model knows; use at most that",
+            field="engine.max_model_len",
+        )
+    return wanted
+
+
+def _refuse_adapter(folder: Path) -> None:
+    """An adapter names its base model, wherever that is, and transformers would load that."""
+    if (folder / "adapter_config.json").is_file() or (folder / "adapter_model.safetensors").is_file():
+        raise ConfigError(
+            f"{_FIELD}: {folder} holds an adapter, not a model; give the folder of a whole model, which the adapter "
+            "has been merged into",
+            field=_FIELD,
+        )
+
+
+def _require_weights(folder: Path) -> None:
+    """Requires what transformers loads from safetensors: one file, or an index and all the files that it names."""
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file():
+        return
+    if not index.is_file():
+        raise ConfigError(
+            f"{_FIELD}: {folder} holds neither model.safetensors nor {index.name}; save the model with safetensors "
+            "(other weight files are pickles, which are never read)",
+            field=_FIELD,
+        )
+    shards = _read_json(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise ConfigError(f"{_FIELD}: {index} has no weight_map; save the model again", field=_FIELD)
+    for name in sorted({str(item) for item in shards.values()}):
+        _require(folder / name, f"{index.name} names it; copy the model folder again")
 
 
 def _require(file: Path, remedy: str) -> Path:

@@ -1,6 +1,6 @@
 """Loads a model folder as a transformers model, in the number format that suits the device."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -28,13 +28,17 @@ def resolve_dtype(config: ModelConfig, device: torch.device) -> torch.dtype:
 
 
 def load_causal_lm(config: ModelConfig, attention: str) -> "PreTrainedModel":
-    """Loads the model with the registered attention function `attention`, in eval mode, on its device."""
+    """Loads the model with the registered attention function `attention`, in eval mode, on its device.
+
+    From safetensors only: other weight files are pickles, and to unpickle a file is to run what is in it.
+    """
     device = resolve_device(config)
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         config.path,
         dtype=resolve_dtype(config, device),
         attn_implementation=attention,
         local_files_only=True,
+        use_safetensors=True,
         trust_remote_code=False,
     )
     return model.to(device).eval()

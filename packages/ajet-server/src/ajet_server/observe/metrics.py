@@ -1,33 +1,37 @@
-"""Prometheus metrics, one registry per server; prefixes are the six stages."""
+"""Prometheus metrics, one registry per server. Names begin with the stage of the six that they tell of.
 
-from collections.abc import Callable
+Calls are counted as they happen; everything else is read from one look at the server when somebody scrapes.
+"""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Callable, Iterator
 
-from ajet_core.events import EngineState
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from ajet_core.events import EngineState, StepReport
+from ajet_core.wire import StatusView
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 class Metrics:
-    """What `/metrics` shows."""
+    """What `/metrics` shows.
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._calls = Counter("ajet_request_calls", "Calls answered", registry=self._registry)
-        self._prompt = Counter(
-            "ajet_request_prompt_tokens", "Prompt tokens given to the engine", registry=self._registry
-        )
-        self._cached = Counter(
-            "ajet_request_cached_tokens", "Prompt tokens that the engine did not compute again", registry=self._registry
-        )
-        self._completion = Counter(
-            "ajet_capture_completion_tokens", "Tokens sampled and captured", registry=self._registry
-        )
+    Args:
+        status: looks at the server.
+    """
+
+    def __init__(self, status: Callable[[], StatusView]) -> None:
+        self._registry = registry = CollectorRegistry()
+        registry.register(_StatusCollector(status))
+        self._calls = Counter("ajet_request_calls", "Calls answered", registry=registry)
+        self._prompt = Counter("ajet_request_prompt_tokens", "Prompt tokens given to the engine", registry=registry)
+        self._cached = Counter("ajet_request_cached_tokens", "Prompt tokens not computed again", registry=registry)
+        self._completion = Counter("ajet_capture_tokens", "Tokens sampled and recorded", registry=registry)
         self._seconds = Histogram(
-            "ajet_request_seconds", "Seconds per call, waiting included", buckets=_SECONDS, registry=self._registry
+            "ajet_request_seconds", "Seconds per call, waiting included", buckets=_SECONDS, registry=registry
         )
-        self._state = Gauge("ajet_engine_state", "1 for the present state", ["state"], registry=self._registry)
 
     def call_done(self, seconds: float, prompt: int, completion: int, cached: int) -> None:
         """Counts one answered call."""
@@ -37,12 +41,60 @@ class Metrics:
         self._completion.inc(completion)
         self._seconds.observe(seconds)
 
-    def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:
-        """Adds a gauge that is read when the metrics are."""
-        Gauge(name, help_text, registry=self._registry).set_function(read)
-
-    def exposition(self, state: EngineState) -> bytes:
+    def exposition(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""
-        for known in EngineState:
-            self._state.labels(known.value).set(known is state)
         return generate_latest(self._registry)
+
+
+class _StatusCollector(Collector):
+    def __init__(self, status: Callable[[], StatusView]) -> None:
+        self._status = status
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Nothing ahead of a scrape: the registry would look at a server that is not built yet."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yields one gauge for each figure of the status and of the last step."""
+        status = self._status()
+        state = GaugeMetricFamily("ajet_engine_state", "1 for the present state", labels=["state"])
+        for known in EngineState:
+            state.add_metric([known.value], float(known is status.state))
+        yield state
+        for name, text, value in _of_status(status):
+            yield GaugeMetricFamily(f"ajet_{name}", text, value)
+        if status.last_step is not None:
+            for name, text, value in _of_step(status.last_step):
+                yield GaugeMetricFamily(f"ajet_{name}", f"{text}, last step", value)
+
+
+def _of_status(status: StatusView) -> list[tuple[str, str, float]]:
+    return [
+        ("request_running", "Calls in the engine", status.requests_running),
+        ("request_waiting", "Calls that wait for the engine", status.requests_waiting),
+        ("request_open_episodes", "Open episodes", status.pool.open_episodes),
+        ("capture_finished_episodes", "Finished episodes that wait for a batch", status.pool.finished_episodes),
+        ("capture_stale_episodes", "Finished episodes set aside", status.pool.stale_episodes),
+        ("update_steps", "Optimizer steps done", status.step),
+        ("update_worker_restarts", "Worker restarts since the last step", status.worker_restarts),
+        ("sync_weight_version", "Weight version that is served", status.weight_version),
+    ]
+
+
+def _of_step(report: StepReport) -> list[tuple[str, str, float]]:
+    seconds = report.seconds
+    return [
+        ("merge_tokens_before", "Tokens if nothing were shared", report.tokens_unmerged),
+        ("merge_tokens_after", "Tokens computed", report.tokens_forest),
+        ("merge_seconds", "Seconds of merging", seconds.get("merge", 0.0)),
+        ("pack_packs", "Packs", report.packs),
+        ("pack_seconds", "Seconds of packing", seconds.get("pack", 0.0)),
+        ("update_seconds", "Seconds of forward, backward and optimizer", seconds.get("update", 0.0)),
+        ("update_checkpoint_seconds", "Seconds of writing the checkpoint", seconds.get("checkpoint", 0.0)),
+        ("update_reward_mean", "Mean reward", report.reward_mean),
+        ("update_loss", "Loss", report.loss),
+        ("update_grad_norm", "Norm of the gradient before clipping", report.grad_norm),
+        ("update_clip_fraction", "Share of clipped ratios", report.clip_fraction),
+        ("update_approx_kl", "KL between engine and trainer, nats", report.approx_kl),
+        ("update_entropy", "Mean entropy, nats", report.entropy),
+    ]

@@ -1,8 +1,9 @@
 """Who may call what.
 
-    /v1            the agent's key of an open episode
-    /api/episodes  finish, abort, heartbeat: the episode's control key
-    /api           nothing on loopback; the admin token on any other bind
+    /v1                                      the agent's key of an open episode
+    /api/episodes/{id}                       finish, abort, heartbeat: the episode's control key
+    /api/episodes, status, events, GET job   nothing on loopback; elsewhere the client token or the admin token
+    the rest of /api                         nothing on loopback; elsewhere the admin token
 
 They are coroutines so that they run in the event loop, where episodes open and close; FastAPI would run plain
 functions in a thread beside it.
@@ -10,6 +11,7 @@ functions in a thread beside it.
 
 import hmac
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
@@ -28,6 +30,8 @@ async def server_of(request: Request) -> Server:
 
 ServerDep = Annotated[Server, Depends(server_of)]
 
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
 
 def bearer(request: Request) -> str | None:
     """The key in `Authorization: Bearer …`, None if there is none."""
@@ -35,13 +39,23 @@ def bearer(request: Request) -> str | None:
     return key.strip() if scheme.lower() == "bearer" and key.strip() else None
 
 
+async def require_client(request: Request, server: ServerDep) -> None:
+    """Lets everybody through on loopback; elsewhere those who have the client token or the admin token."""
+    _require(request, server, server.client_token, server.admin_token)
+
+
 async def require_admin(request: Request, server: ServerDep) -> None:
-    """Lets everybody through on loopback, and the admin token elsewhere."""
-    if server.settings.is_loopback or _is_admin(server, bearer(request)):
+    """Lets everybody through on loopback; elsewhere those who have the admin token."""
+    _require(request, server, server.admin_token)
+
+
+def _require(request: Request, server: Server, *tokens: str) -> None:
+    if server.settings.is_loopback or _is_one_of(bearer(request), *tokens):
         return
+    needed = "the client token or the admin token" if len(tokens) > 1 else "the admin token"
     raise KeyRefusedError(
-        f"this server listens on {server.settings.host}, so /api needs the admin token; "
-        "send 'Authorization: Bearer <content of admin-token in the data folder>'"
+        f"this server listens on {server.settings.host}, so this needs {needed}; send 'Authorization: Bearer "
+        "<content of client-token or admin-token in the data folder>'"
     )
 
 
@@ -52,14 +66,14 @@ async def require_control(episode_id: str, request: Request, server: ServerDep) 
         raise KeyRefusedError(
             f"send 'Authorization: Bearer <control_key>' with the control key of episode {episode_id}"
         )
-    if not _is_admin(server, key):
+    if not _is_one_of(key, server.admin_token):
         server.runtime.episodes.check_control(episode_id, key)
 
 
 async def require_view(episode_id: str, request: Request, server: ServerDep) -> None:
     """Lets whoever may use `/api` look at an episode, and the holder of its control key on any bind."""
     if bearer(request) is None:
-        await require_admin(request, server)
+        await require_client(request, server)
     else:
         await require_control(episode_id, request, server)
 
@@ -80,12 +94,22 @@ async def require_any_episode(request: Request, server: ServerDep) -> None:
         return
 
 
-async def refuse_foreign_origin(request: Request) -> None:
-    """Refuses requests that a web page of another origin makes a browser send to a server on loopback."""
-    origin = request.headers.get("origin")
-    if origin is not None and origin.split("://", 1)[-1] != request.headers.get("host"):
+async def refuse_web_pages(request: Request, server: ServerDep) -> None:
+    """Refuses what a web page makes a browser send to a server that listens on loopback and asks for no token.
+
+    A page of another origin is known by its `Origin`; one whose name resolves to 127.0.0.1 (DNS rebinding) by `Host`.
+    """
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and origin.split("://", 1)[-1] != host:
         raise ForbiddenError(f"requests from the web origin {origin!r} are refused")
+    if server.settings.is_loopback and _host_name(host) not in {*_LOOPBACK_NAMES, server.settings.host}:
+        raise ForbiddenError(f"this server listens on {server.settings.host}; the host {host!r} is refused")
 
 
-def _is_admin(server: Server, key: str | None) -> bool:
-    return key is not None and hmac.compare_digest(key.encode(), server.admin_token.encode())
+def _host_name(host: str) -> str:
+    """`Host` without its port, and an IPv6 address without its brackets."""
+    return urlsplit(f"//{host}").hostname or ""
+
+
+def _is_one_of(key: str | None, *tokens: str) -> bool:
+    return key is not None and any(hmac.compare_digest(key.encode(), token.encode()) for token in tokens)

@@ -8,55 +8,54 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from ajet_core.config import Job
 from ajet_core.wire import StatusView
-from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin
+from ajet_server.routes.access import ServerDep, refuse_web_pages, require_admin, require_client
 
 _NEWEST = 2**63 - 1
-router = APIRouter(
-    prefix="/api", tags=["control"], dependencies=[Depends(refuse_foreign_origin), Depends(require_admin)]
-)
+router = APIRouter(prefix="/api", tags=["control"], dependencies=[Depends(refuse_web_pages)])
+_client, _admin = [Depends(require_client)], [Depends(require_admin)]
 
 
-@router.get("/status")
+@router.get("/status", dependencies=_client)
 async def status(server: ServerDep) -> StatusView:
     """One look at the server: state, cause, pool, last step."""
     return server.status()
 
 
-@router.get("/job")
+@router.get("/job", dependencies=_client)
 async def get_job(server: ServerDep) -> Job:
     """The present job."""
     return server.runtime.job
 
 
-@router.put("/job")
+@router.put("/job", dependencies=_admin)
 async def put_job(job: Job, server: ServerDep) -> Job:
     """Gives the server a job while its engine is offline or failed."""
     await server.set_job(job)
     return server.runtime.job
 
 
-@router.post("/start")
+@router.post("/start", dependencies=_admin)
 async def start(server: ServerDep) -> StatusView:
     """Starts the engine; the answer does not wait for it. Harmless while it runs."""
     server.start()
     return server.status()
 
 
-@router.post("/stop")
+@router.post("/stop", dependencies=_admin)
 async def stop(server: ServerDep) -> StatusView:
     """Stops the engine. The server, its episodes and its data stay."""
     await server.stop("stopped by POST /api/stop")
     return server.status()
 
 
-@router.post("/shutdown", status_code=202)
+@router.post("/shutdown", status_code=202, dependencies=_admin)
 async def shutdown(server: ServerDep) -> dict[str, str]:
     """Ends the server process in order."""
     server.request_shutdown()
     return {"status": "shutting down"}
 
 
-@router.get("/events", response_class=EventSourceResponse)
+@router.get("/events", response_class=EventSourceResponse, dependencies=_client)
 async def events(
     server: ServerDep,
     after: Annotated[int, Query(ge=0, le=_NEWEST)] = 0,

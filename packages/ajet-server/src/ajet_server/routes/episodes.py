@@ -2,23 +2,26 @@
 
 import time
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Request, Response
 
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import UnavailableError
 from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisode, Lease, OpenEpisode
 from ajet_server.capture.records import EpisodeRecord
-from ajet_server.routes.access import ServerDep, refuse_foreign_origin, require_admin, require_control, require_view
+from ajet_server.routes.access import ServerDep, refuse_web_pages, require_client, require_control, require_view
+from ajet_server.routes.disconnect import CLIENT_GONE, unless_disconnected
 from ajet_server.wiring import Runtime
 
-router = APIRouter(prefix="/api/episodes", tags=["episodes"], dependencies=[Depends(refuse_foreign_origin)])
+router = APIRouter(prefix="/api/episodes", tags=["episodes"], dependencies=[Depends(refuse_web_pages)])
 
 
-@router.post("", status_code=201, dependencies=[Depends(require_admin)])
-async def open_episode(body: OpenEpisode, request: Request, server: ServerDep) -> EpisodeGrant:
+@router.post("", status_code=201, response_model=EpisodeGrant, dependencies=[Depends(require_client)])
+async def open_episode(body: OpenEpisode, request: Request, server: ServerDep) -> EpisodeGrant | Response:
     """Hands out an episode, waiting up to `wait_s` for one; then 503 with `Retry-After` and the reason."""
     runtime = server.runtime
-    record = await _open(runtime, body)
+    record = await unless_disconnected(request, _open(runtime, body, request))
+    if record is None:
+        return Response(status_code=CLIENT_GONE)
     return EpisodeGrant(
         episode_id=record.id,
         attempt_id=record.attempt_id,
@@ -33,10 +36,11 @@ async def open_episode(body: OpenEpisode, request: Request, server: ServerDep) -
     )
 
 
-async def _open(runtime: Runtime, body: OpenEpisode) -> EpisodeRecord:
+async def _open(runtime: Runtime, body: OpenEpisode, request: Request) -> EpisodeRecord | None:
+    """Opens, or waits and tries again. Nothing is opened for a client that has left while it waited."""
     episodes, conductor = runtime.episodes, runtime.conductor
     deadline = time.monotonic() + body.wait_s
-    while True:
+    while not await request.is_disconnected():
         seen = episodes.changes.count
         try:
             return await episodes.open(body, conductor.weight_version, conductor.admit)
@@ -45,6 +49,7 @@ async def _open(runtime: Runtime, body: OpenEpisode) -> EpisodeRecord:
             if left <= 0:
                 raise
         await episodes.changes.wait(seen, left)
+    return None
 
 
 @router.get("/{episode_id}", dependencies=[Depends(require_view)])

@@ -1,11 +1,11 @@
 """`/healthz`, `/readyz` and `/metrics`: open to everybody who can connect."""
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Depends, Response
 
 from ajet_core.episode import EpisodeKind
-from ajet_server.routes.access import ServerDep
+from ajet_server.routes.access import ServerDep, refuse_web_pages
 
-router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"], dependencies=[Depends(refuse_web_pages)])
 
 
 @router.get("/healthz")
@@ -24,4 +24,4 @@ async def readyz(server: ServerDep) -> dict[str, str]:
 @router.get("/metrics")
 async def metrics(server: ServerDep) -> Response:
     """Prometheus' text format."""
-    return Response(server.metrics.exposition(server.state), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(server.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -33,17 +33,25 @@ class Published:
 
 
 def publish(engine: "Engine", trainer: "Trainer", weight_version: int, ids: npt.NDArray[np.int32]) -> Published:
-    """Loads the trainer's weights into the engine as `weight_version` and probes both with `ids`.
+    """Loads the trainer's weights into the engine as `weight_version` and proves it, before anything is sampled.
+
+    Two proofs: every weight in the engine is bit for bit what the trainer publishes, however small the step was; and
+    both score `ids` the same (`probe`). Weights are made a second time for the comparison, so none is kept meanwhile.
 
     Raises:
-        EngineFailedError: the engine refuses the weights, has another version afterwards, or scores otherwise than the
-            trainer. It must not serve then.
+        EngineFailedError: the engine refuses the weights, has another version or other weights afterwards, finds keys
+            of old weights in its cache, or scores otherwise than the trainer. It must not serve then.
     """
     started = perf_counter()
-    engine.load_weights(trainer.weights(), weight_version)
+    engine.load_weights(trainer.weight_shapes(), trainer.weights(), weight_version)
     if engine.weight_version != weight_version:
         raise EngineFailedError(
             f"the engine serves weight version {engine.weight_version} after a sync of {weight_version}"
+        )
+    wrong = engine.differing(trainer.weights())
+    if wrong is not None:
+        raise EngineFailedError(
+            f"weight version {weight_version} does not serve: the engine's {wrong!r} is not what the trainer published"
         )
     error, tolerance = probe(engine, trainer, ids, trainer.dtype)
     if not error <= tolerance:

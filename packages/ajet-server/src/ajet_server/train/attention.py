@@ -33,7 +33,7 @@ _BOTTOM_RIGHT = (2, 1)
 _MASK_CACHE = 1 << 26
 """Elements of masks (one byte each) that a layout keeps for its other layers; more are made anew in each layer."""
 
-_MEANINGLESS_KWARGS = ("sliding_window", "softcap", "s_aux", "position_bias")
+_MEANINGLESS_KWARGS = ("softcap", "s_aux", "position_bias")
 """What a layer may ask of its attention function that the forest's mask does not do."""
 
 
@@ -142,6 +142,7 @@ def attend(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    sliding_window: int | None = None,
     pack_layout: PackLayout | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -155,6 +156,7 @@ def attend(
         attention_mask: None; the layout is the mask.
         scaling: factor of the scores; D ** -0.5 by default.
         dropout: 0.
+        sliding_window: tokens that a token may look at, itself included; no sequence of the pack may be longer.
         pack_layout: the layout of the pack.
         **kwargs: what else the layer says.
 
@@ -169,6 +171,12 @@ def attend(
         wanted = ", ".join(asked) or "a mask, dropout or a batch instead of one pack"
         raise ConfigError(
             f"model.path: {type(module).__name__} wants {wanted}, which packs cannot do", field="model.path"
+        )
+    if sliding_window is not None and sliding_window < max(pack_layout.k_lens):
+        raise ConfigError(
+            f"model.path: {type(module).__name__} attends to {sliding_window} tokens at a time, but a call has "
+            f"{max(pack_layout.k_lens)}, which packs cannot do; set engine.max_model_len to {sliding_window} or less",
+            field="model.path",
         )
     if query.dtype != value.dtype:  # under autocast the rotary embedding leaves queries and keys in float32
         query, key = query.to(value.dtype), key.to(value.dtype)

@@ -50,20 +50,35 @@ def add_adapter(model: "PreTrainedModel", lora: LoraConfig, seed: int) -> PeftMo
     return cast(PeftModel, adapted).eval()
 
 
-@torch.no_grad()
+def weight_shapes(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
+    """Returns name and shape of all that `merged_weights` yields, without computing any of it."""
+    if not isinstance(model, PeftModel):
+        return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    return {name: tuple(layer.base_layer.weight.shape) for name, layer in _adapted(model)}
+
+
 def merged_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields (name in the plain model's `state_dict`, weight) for every weight that training changes.
 
     With an adapter: `W + scale * B @ A` of each adapted layer, summed in float32 at least and rounded once; the model
-    itself is not touched. Without: every parameter. One weight exists at a time.
+    itself is not touched. Without: every parameter. A sum is made when it is asked for and not kept here, so one exists
+    at a time if the caller lets go of each before it asks for the next.
     """
     if not isinstance(model, PeftModel):
-        yield from ((name, parameter.detach()) for name, parameter in model.named_parameters())
-        return
+        return ((name, parameter.detach()) for name, parameter in model.named_parameters())
+    return ((name, _merged(layer)) for name, layer in _adapted(model))
+
+
+def _adapted(model: PeftModel) -> Iterator[tuple[str, Any]]:
+    """Yields the layers that have an adapter, by the names of their weights in the plain model."""
     for name, module in model.get_base_model().named_modules():
         if isinstance(module, LoraLayer):
-            layer = cast(Any, module)
-            base: torch.Tensor = layer.base_layer.weight
-            delta: torch.Tensor = layer.get_delta_weight(_ADAPTER)
-            wide = torch.promote_types(torch.promote_types(base.dtype, delta.dtype), torch.float32)
-            yield f"{name}.weight", (base.to(wide) + delta.to(wide)).to(base.dtype)
+            yield f"{name}.weight", module
+
+
+@torch.no_grad()
+def _merged(layer: Any) -> torch.Tensor:
+    base: torch.Tensor = layer.base_layer.weight
+    delta: torch.Tensor = layer.get_delta_weight(_ADAPTER)
+    wide = torch.promote_types(torch.promote_types(base.dtype, delta.dtype), torch.float32)
+    return (base.to(wide) + delta.to(wide)).to(base.dtype)

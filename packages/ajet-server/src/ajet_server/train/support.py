@@ -1,10 +1,5 @@
-"""Which models can be trained over packs exactly; all others are refused at load, with the reason.
+"""Proves, by running it, that a model is trained exactly over packs. What its configuration tells is checked before."""
 
-Sharing a prefix is exact when attention is causal and full, positions come from `position_ids` alone, nothing is random
-and no token's result depends on which other tokens are in the pass.
-"""
-
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,58 +13,8 @@ from ajet_server.train.forward import PackTensors, occurrence_logprobs
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_DROPOUTS = (
-    "attention_dropout",
-    "attention_probs_dropout_prob",
-    "attn_pdrop",
-    "embd_pdrop",
-    "hidden_dropout",
-    "hidden_dropout_prob",
-    "resid_pdrop",
-    "dropout",
-)
-_SOFTCAPS = ("attn_logit_softcapping", "final_logit_softcapping")
-_CAPACITIES = ("expert_capacity", "capacity_factor", "moe_capacity_factor", "moe_expert_capacity_factor")
-_LENGTH_DEPENDENT_ROPES = ("dynamic", "longrope")
-_STATEFUL = ("mamba", "ssm", "rwkv", "linear_attn", "recurrent")
-
 PROBE_TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 """Nats by which the load-time probe may differ; 1.0 in bfloat16, where rounding alone makes 0.2."""
-
-
-def refuse_unsupported(config: Any) -> None:
-    """Raises `ConfigError` for a configuration that packs cannot do exactly."""
-    reason = next(_reasons(config), None)
-    if reason is not None:
-        kind = getattr(config, "model_type", "this model")
-        raise ConfigError(f"model.path: {kind} cannot be trained over merged packs: {reason}", field="model.path")
-
-
-def _reasons(config: Any) -> Iterator[str]:
-    layers = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
-    if layers:
-        yield f"layers of type {', '.join(layers)}; only full attention shares prefixes exactly"
-    window = getattr(config, "sliding_window", None)
-    if window is not None and not layers and getattr(config, "use_sliding_window", True) and not _all_full(config):
-        yield f"sliding_window={window}"
-    yield from (f"{name}={_value(config, name)} (softcapping)" for name in _SOFTCAPS if _value(config, name))
-    yield from (f"{name}={_value(config, name)} drops tokens by batch" for name in _CAPACITIES if _value(config, name))
-    yield from (f"{name}={_value(config, name)}; set it to 0" for name in _DROPOUTS if _value(config, name) > 0)
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    if rope in _LENGTH_DEPENDENT_ROPES:
-        yield f"rope type {rope!r} makes positions depend on the length of the pack"
-    stateful = [name for name in vars(config) if any(word in name for word in _STATEFUL) and vars(config)[name]]
-    if stateful:
-        yield f"recurrent state ({stateful[0]})"
-
-
-def _all_full(config: Any) -> bool:
-    return bool(getattr(config, "layer_types", None))
-
-
-def _value(config: Any, name: str) -> float:
-    value = getattr(config, name, None)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def vocab_size(model: "PreTrainedModel") -> int:

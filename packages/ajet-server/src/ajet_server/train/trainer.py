@@ -21,7 +21,9 @@ from ajet_core.config import Job
 from ajet_core.errors import ConfigError
 from ajet_core.events import StepReport
 from ajet_merge import Call, Forest, Pack, PathTooLongError, merge
+from ajet_server.models.folder import max_model_len, open_model_folder
 from ajet_server.models.load import load_causal_lm, resolve_device, resolve_dtype
+from ajet_server.models.supported import refuse_unsupported
 from ajet_server.samples.merge import Batch, build_batch
 from ajet_server.train import state
 from ajet_server.train.attention import ATTENTION, Backend, choose_backend
@@ -35,9 +37,9 @@ from ajet_server.train.checkpoint import (
     write_checkpoint,
 )
 from ajet_server.train.forward import PackTensors, occurrence_logprobs
-from ajet_server.train.lora import add_adapter, merged_weights
+from ajet_server.train.lora import add_adapter, merged_weights, weight_shapes
 from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, make_optimizer
-from ajet_server.train.support import refuse_unsupported, verify_exact, vocab_size
+from ajet_server.train.support import verify_exact, vocab_size
 from ajet_server.worker.protocol import EpisodeRow
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class Trainer:
         device = resolve_device(job.model)
         dtype, backend = resolve_dtype(job.model, device), choose_backend(device)
         plain = _load_plain(job, checkpoint, dtype)
-        refuse_unsupported(plain.config)
+        refuse_unsupported(plain, max_model_len(open_model_folder(job.model.path), job.engine))
         verify_exact(plain, backend)
         model = plain if job.adapter is None else add_adapter(plain, job.adapter, job.seed)
         trainer = cls(job, model, dtype, backend)
@@ -125,6 +127,7 @@ class Trainer:
         started = perf_counter()
         progress("merge", 0, 1)
         batch = build_batch(episodes, self.job.algorithm, self.vocab_size)
+        _warn_if_nothing_is_learned(batch_id, batch)
         forest = merge(batch.calls)
         forest_stats = forest.stats
         merged = perf_counter()
@@ -182,8 +185,19 @@ class Trainer:
         return logprobs_M.float().cpu().numpy()
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields (name in the plain model's `state_dict`, tensor) of every weight that training changes."""
-        return ((name, tensor.to(self._dtype)) for name, tensor in merged_weights(self.model))
+        """Yields (name in the plain model's `state_dict`, tensor) of every weight that training changes.
+
+        Each is made when it is asked for, and the same again each time until the next update.
+        """
+        # A map and not a generator: between two weights it holds neither.
+        return map(self._published, merged_weights(self.model))
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Returns name and shape of all that `weights` yields, without computing any of it."""
+        return weight_shapes(self.model)
+
+    def _published(self, weight: tuple[str, torch.Tensor]) -> tuple[str, torch.Tensor]:
+        return weight[0], weight[1].to(self._dtype)
 
     def save(self, directory: Path, report: StepReport) -> Path:
         """Writes the checkpoint of `report`'s step into `directory` and returns its folder.
@@ -259,6 +273,17 @@ def _manifest(job: Job, report: StepReport, files: dict[str, FileEntry]) -> Mani
         report=report.model_dump(mode="json"),
         files=files,
     )
+
+
+def _warn_if_nothing_is_learned(batch_id: str, batch: Batch) -> None:
+    if not any(call.completion_ids.size and call.advantage.any() for call in batch.calls):
+        _log.warning(
+            "batch %s: nothing is learned from it. %d of its %d episodes have advantage 0, because the rewards of their "
+            "group are equal; the others, if any, sampled no token",
+            batch_id,
+            int((batch.advantages == 0).sum()),
+            batch.advantages.size,
+        )
 
 
 def _reward_figures(batch: Batch) -> dict[str, Any]:

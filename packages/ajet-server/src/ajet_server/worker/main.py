@@ -149,23 +149,9 @@ class Worker:
         if engine is None or not engine.has_work:
             return
         for completion in engine.step():
-            self._send(self._generated(engine, completion))
+            self._send(_generated(completion))
         if time.monotonic() - self._heard > _HEARTBEAT_S:
             self._progress("generate", engine.running, engine.running + engine.waiting)
-
-    def _generated(self, engine: "TorchEngine", completion: "Completion") -> protocol.Generated:
-        return protocol.Generated(
-            request_id=completion.request_id,
-            token_ids=completion.token_ids.astype("<i4", copy=False).tobytes(),
-            logprobs=completion.logprobs.astype("<f4", copy=False).tobytes(),
-            finish_reason=completion.finish_reason,
-            stop=completion.stop,
-            weight_version=completion.weight_version,
-            cached_tokens=completion.cached_tokens,
-            top_logprobs=completion.top_logprobs,
-            running=engine.running,
-            waiting=engine.waiting,
-        )
 
     def _update(self, message: protocol.Update) -> None:
         from ajet_server.train.checkpoint import prune
@@ -201,6 +187,19 @@ class Worker:
         if self._trainer is None:
             raise EngineFailedError("the worker was asked to work before it was asked to load a model")
         return self._trainer
+
+
+def _generated(completion: "Completion") -> protocol.Generated:
+    return protocol.Generated(
+        request_id=completion.request_id,
+        token_ids=completion.token_ids.astype("<i4", copy=False).tobytes(),
+        logprobs=completion.logprobs.astype("<f4", copy=False).tobytes(),
+        finish_reason=completion.finish_reason,
+        stop=completion.stop,
+        weight_version=completion.weight_version,
+        cached_tokens=completion.cached_tokens,
+        top_logprobs=completion.top_logprobs,
+    )
 
 
 def main() -> int:

@@ -123,7 +123,7 @@ class WorkerProcess:
     def _why(self, code: int) -> EngineFailedError:
         if self._killed_because:
             return WorkerLostError(f"the worker was ended: {self._killed_because}")
-        if self._failure and self._failure.code in ("invalid_config", "storage"):
+        if self._failure and self._failure.code != EngineFailedError.code:
             return WorkerRefusedError(self._failure.reason.split(": ", 1)[-1])
         if self._failure:
             return WorkerLostError(f"the worker failed: {self._failure.reason}")

@@ -116,8 +116,6 @@ class Generated(msgspec.Struct, tag=True, frozen=True):
     weight_version: int
     cached_tokens: int
     top_logprobs: list[list[tuple[int, float]]]
-    running: int
-    waiting: int
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):

@@ -53,8 +53,6 @@ class Supervisor:
         """True while the worker owes a reply that has no deadline of its own but its signs of life."""
         self._idle = asyncio.Event()
         self._idle.set()
-        self.running = 0
-        self.waiting = 0
 
     @property
     def pid(self) -> int | None:
@@ -178,13 +176,17 @@ class Supervisor:
             await asyncio.gather(task, lost, return_exceptions=True)
 
     async def watch(self) -> None:
-        """Kills a worker that has work and says nothing for too long. Runs until it is cancelled."""
+        """Looks after the worker until it is cancelled."""
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
-            busy = self._watched or self.in_worker > 0
-            process = self._process
-            if process and busy and time.monotonic() - process.heard_at > self._silence_s:
-                process.kill(f"it said nothing for {self._silence_s:g} s (limits.update_silence_s)")
+            self.end_if_silent()
+
+    def end_if_silent(self) -> None:
+        """Kills a worker that has work and says nothing for too long."""
+        busy = self._watched or self.in_worker > 0
+        process = self._process
+        if process and busy and time.monotonic() - process.heard_at > self._silence_s:
+            process.kill(f"it said nothing for {self._silence_s:g} s (limits.update_silence_s)")
 
     async def _ask(self, message: protocol.ToWorker, total_s: float | None = None) -> FromWorker:
         process = self._process
@@ -234,7 +236,6 @@ class Supervisor:
     def _on_message(self, message: FromWorker) -> None:
         match message:
             case protocol.Generated():
-                self.running, self.waiting = message.running, message.waiting
                 self._answer(message)
             case protocol.Failed():
                 self._refuse(message)

@@ -53,6 +53,10 @@ _LOWEST_LOGPROB = -9999.0
 """What OpenAI's API says instead of minus infinity, which JSON cannot."""
 
 
+_MESSAGE_OFF = ("refusal", "tool_calls", "function_call", "audio", "annotations", "reasoning", "reasoning_content")
+"""Fields of a message that are not served yet; empty ones come back with every answer that is sent again."""
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: Literal["text"]
@@ -100,7 +104,7 @@ def parse(raw: object) -> ChatRequest:
     """
     if not isinstance(raw, dict):
         raise RequestError(f"the body must be a JSON object, got {type(raw).__name__}")
-    body = _validate(_drop_what_is_off({str(key): value for key, value in raw.items()}))
+    body = _validate(_drop_what_is_off(raw))
     if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
         raise RequestError(
             f"max_tokens: {body.max_tokens} contradicts max_completion_tokens: {body.max_completion_tokens}; send one",
@@ -126,12 +130,29 @@ def parse(raw: object) -> ChatRequest:
     )
 
 
-def _drop_what_is_off(raw: dict[str, Any]) -> dict[str, Any]:
+def _drop_what_is_off(raw: dict[Any, Any]) -> dict[str, Any]:
+    present = {str(name): value for name, value in raw.items() if value is not None}
+    if isinstance(messages := present.get("messages"), list):
+        present["messages"] = [_without_nothing(message, index) for index, message in enumerate(messages)]
     for name, off in _OFF.items():
-        value = raw.get(name)
+        value = present.get(name)
         if value is not None and not any(type(value) is type(item) and value == item for item in off):
             raise RequestError(f"{name}: {_short(value)} is not served yet; {_advice(off)}", field=name)
-    return {name: value for name, value in raw.items() if name not in _OFF}
+    return {name: value for name, value in present.items() if name not in _OFF}
+
+
+def _without_nothing(message: object, index: int) -> object:
+    """A message as SDKs give it back: what an answer left empty (`refusal: null`) is left out, and so is no content."""
+    if not isinstance(message, dict):
+        return message
+    present = {str(name): value for name, value in message.items() if value is not None}
+    for name in _MESSAGE_OFF:
+        if value := present.pop(name, None):
+            field = f"messages.{index}.{name}"
+            raise RequestError(f"{field}: {_short(value)} is not served yet", field=field)
+    if present.get("role") == "assistant":
+        present.setdefault("content", "")
+    return present
 
 
 def _advice(off: tuple[Any, ...]) -> str:

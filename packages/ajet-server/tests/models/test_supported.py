@@ -1,14 +1,17 @@
-"""Models that the engine would not compute exactly are refused by name."""
+"""Models that are not computed exactly are refused by name, and the advice helps."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from server_helpers import make_folder
 
+from ajet_core.config import EngineConfig
 from ajet_core.errors import ConfigError
-from ajet_server.engines.attention import ATTENTION, engine_attention
-from ajet_server.engines.supported import refuse_unsupported
+from ajet_server.models.folder import max_model_len, open_model_folder
+from ajet_server.models.supported import refuse_unsupported
 
 SMALL: dict[str, Any] = {
     "vocab_size": 64,
@@ -34,7 +37,10 @@ def make(kind: str, **config: Any) -> transformers.PreTrainedModel:
     [
         ("Llama", {}),
         ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
+        ("Qwen2", {}),
         ("Qwen2", {"use_sliding_window": False, "sliding_window": 16}),
+        ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2}),
+        ("Qwen2", {"use_sliding_window": True, "sliding_window": 128, "max_window_layers": 1}),
         ("Qwen3", {}),
         ("Mistral", {"sliding_window": None}),
         ("Mistral", {"sliding_window": 128}),
@@ -47,11 +53,15 @@ def test_models_that_are_exact_are_taken(kind: str, config: dict[str, Any]) -> N
 @pytest.mark.parametrize(
     ("kind", "config", "reason"),
     [
-        ("Mistral", {"sliding_window": 64}, "64 tokens at a time"),
-        ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, "sliding_window"),
+        ("Mistral", {"sliding_window": 64}, "64 tokens at a time .*; set engine.max_model_len to 64 or less"),
+        ("Qwen2", {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}, "16 tokens at a time"),
         ("Gemma2", {}, "attn_logit_softcapping=50.0"),
+        ("Gemma2", {"attn_logit_softcapping": None}, "final_logit_softcapping=30.0"),
+        ("Llama", {"attention_dropout": 0.1}, "attention_dropout=0.1; set it to 0"),
         ("Llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "'dynamic'"),
-        ("Mamba", {}, "state-space"),
+        ("Qwen3Next", {"num_experts": 2, "linear_num_value_heads": 2, "linear_num_key_heads": 2}, "linear_attention"),
+        ("Jamba", {"num_experts": 2}, "recurrent"),
+        ("Mamba", {}, "recurrent"),
     ],
 )
 def test_models_that_are_not_are_refused(kind: str, config: dict[str, Any], reason: str) -> None:
@@ -60,25 +70,8 @@ def test_models_that_are_not_are_refused(kind: str, config: dict[str, Any], reas
     assert caught.value.field == "model.path"
 
 
-@pytest.mark.parametrize("extra", [{"softcap": 30.0}, {"s_aux": torch.zeros(1)}, {"attention_mask": torch.zeros(1)}])
-def test_what_a_model_hands_to_attention_unforeseen_is_refused(extra: dict[str, Any]) -> None:
-    tensor = torch.zeros(1, 1, 1, 4)
-    with pytest.raises(ConfigError, match=next(iter(extra))):
-        engine_attention(torch.nn.Module(), tensor, tensor, tensor, **{"attention_mask": None} | extra)
-
-
-def test_transformers_makes_no_mask_for_the_engine() -> None:
-    from transformers.masking_utils import create_causal_mask
-
-    config = transformers.LlamaConfig(**SMALL, attn_implementation=ATTENTION)
-    positions = torch.tensor([[0, 1, 0]])
-    assert (
-        create_causal_mask(
-            config=config,
-            inputs_embeds=torch.zeros(1, 3, 32),
-            attention_mask=None,
-            cache=None,
-            position_ids=positions,
-        )
-        is None
-    )
+def test_the_longest_sequence_must_be_known(tmp_path: Path) -> None:
+    folder = open_model_folder(make_folder(tmp_path))
+    with pytest.raises(ConfigError, match="has no max_position_embeddings; set it"):
+        max_model_len(folder, EngineConfig())
+    assert max_model_len(folder, EngineConfig(max_model_len=7)) == 7
