@@ -47,7 +47,7 @@ class Api:
     """Makes plans.
 
     Args:
-        token: the admin token, if the server wants one.
+        token: the client token or the admin token, if the server wants one.
         client_id: name of this client in the server's status. By default a random one.
         timeout_s: patience with everything except openings and reports of a reward, seconds.
         report_timeout_s: patience with the report of a reward, seconds.

@@ -31,7 +31,8 @@ class Swarm:
 
     Args:
         url: where the server is, `http://host:port`.
-        token: the admin token. A server on loopback needs none.
+        token: of the data folder of a server that is not on loopback: the client token opens episodes and looks on, the
+            admin token does everything.
         client_id: name of this client in the server's status. By default a random one.
         timeout: how long a call may take, retries included, seconds. Openings have their own `wait`.
         report_timeout: how long the report of a reward may take, seconds. Longer, because a restart of the server

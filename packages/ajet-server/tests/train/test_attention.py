@@ -2,31 +2,15 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from trainer_reference import dense, forked_pack
 
 from ajet_core.errors import ConfigError
-from ajet_merge import Call, Pack, merge
 from ajet_server.train.attention import Backend, PackLayout, attend, choose_backend
 
 CPU = torch.device("cpu")
-
-
-def forked_pack(seed: int = 0) -> Pack:
-    rng = np.random.default_rng(seed)
-    calls = [Call(rng.integers(0, 2, 5), rng.integers(0, 2, 6), np.zeros(6)) for _ in range(12)]
-    (pack,) = merge(calls).packs(budget=4096)
-    assert pack.num_segments > 8
-    return pack
-
-
-def dense(pack: Pack, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    index = torch.arange(pack.num_tokens)
-    end = torch.from_numpy(pack.subtree_end.copy())
-    mask = (index[None, :] <= index[:, None]) & (index[:, None] < end[None, :])
-    return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True, scale=0.3).transpose(1, 2)
 
 
 def fake_flash(query: Any, key: Any, value: Any, **options: Any) -> torch.Tensor:

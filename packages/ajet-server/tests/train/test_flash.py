@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_attention import dense, forked_pack
-from trainer_reference import VOCAB, gradients, micro_job, mixed_batch, quiet
+from trainer_reference import VOCAB, dense, forked_pack, gradients, micro_job, mixed_batch, quiet
 
 from ajet_core.config import ModelConfig
 from ajet_merge import Forest, merge

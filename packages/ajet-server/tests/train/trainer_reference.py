@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 
 from ajet_core.config import AlgorithmConfig, Job
-from ajet_merge import Call
+from ajet_merge import Call, Pack, merge
 from ajet_server.worker.protocol import CallRow, EpisodeRow
 
 VOCAB = 512
@@ -160,3 +161,20 @@ def relative_error(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tenso
     whole = torch.stack([g.norm() for g in wanted.values()]).norm()
     worst = max(float((found[name] - wanted[name]).norm()) for name in wanted)
     return worst / float(whole) if worst else 0.0  # when all is clipped there is no gradient to be relative to
+
+
+def forked_pack(seed: int = 0) -> Pack:
+    """A pack of many short segments."""
+    rng = np.random.default_rng(seed)
+    calls = [Call(rng.integers(0, 2, 5), rng.integers(0, 2, 6), np.zeros(6)) for _ in range(12)]
+    (pack,) = merge(calls).packs(budget=4096)
+    assert pack.num_segments > 8
+    return pack
+
+
+def dense(pack: Pack, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Attention over a pack by its whole mask."""
+    index = torch.arange(pack.num_tokens)
+    end = torch.from_numpy(pack.subtree_end.copy())
+    mask = (index[None, :] <= index[:, None]) & (index[:, None] < end[None, :])
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=True, scale=0.3).transpose(1, 2)

@@ -64,8 +64,9 @@ def _run(plan: setup.Plan, progress: Progress, console: Console) -> None:
         finally:
             client.end()
     finally:
-        with Swarm(server.url) as swarm:
-            swarm.shutdown()
+        if server.process.poll() is None:
+            with Swarm(server.url) as swarm:
+                swarm.shutdown()
         server.process.wait(_SERVER_ENDS_S)
         follower.join(_FOLLOWER_ENDS_S)
 
