@@ -22,9 +22,10 @@ Pair = tuple[Trainer, TorchEngine]
 IDS = probe_ids(512)
 
 
-def make_pair(folder: Path, method: str, learning_rate: float) -> Pair:
+def make_pair(folder: Path, method: str, learning_rate: float, dtype: str = "float32") -> Pair:
     """A trainer one step ahead of an engine that has generated already."""
-    job = micro_job(folder, method, optimizer={"learning_rate": learning_rate})
+    model = {"path": str(folder), "device": "cpu", "dtype": dtype}
+    job = micro_job(folder, method, model=model, optimizer={"learning_rate": learning_rate})
     trainer, engine = Trainer.load(job), TorchEngine.load(job)
     generate(engine, IDS)
     trainer.update("b", 1, mixed_batch(), quiet)
@@ -57,6 +58,18 @@ def test_a_good_sync_passes(pair: Pair) -> None:
     trainer.update("b2", 2, mixed_batch(2), quiet)
     assert publish(engine, trainer, 2, IDS).probe_error < 1e-4
     generate(engine, IDS)
+
+
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_in_bfloat16_what_the_probe_cannot_see_is_compared(model_folder: Path, method: str) -> None:
+    trainer, engine = make_pair(model_folder, method, 1e-3, "bfloat16")
+    error, tolerance = probe(engine, trainer, IDS, torch.bfloat16)
+    assert error < tolerance or method == "full"
+    assert publish(engine, trainer, 1, IDS).probe_error < tolerance
+    trainer.update("b2", 2, mixed_batch(2), quiet)
+    only(engine, lambda name: False)
+    with pytest.raises(EngineFailedError, match="is not what the trainer published"):
+        publish(engine, trainer, 2, IDS)
 
 
 def test_the_probe_goes_through_the_prefix_cache(small_step: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -278,8 +278,8 @@ def _manifest(job: Job, report: StepReport, files: dict[str, FileEntry]) -> Mani
 def _warn_if_nothing_is_learned(batch_id: str, batch: Batch) -> None:
     if not any(call.completion_ids.size and call.advantage.any() for call in batch.calls):
         _log.warning(
-            "batch %s: nothing is learned from it. %d of its %d episodes have advantage 0, because the rewards of their "
-            "group are equal; the others, if any, sampled no token",
+            "batch %s: nothing is learned from it. %d of its %d episodes have advantage 0, because the rewards of "
+            "their group are equal; the others, if any, sampled no token",
             batch_id,
             int((batch.advantages == 0).sum()),
             batch.advantages.size,

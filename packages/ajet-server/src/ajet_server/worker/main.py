@@ -162,8 +162,7 @@ class Worker:
         folder = trainer.save(self._checkpoints, report)
         prune(self._checkpoints, self._keep)
         self._progress("checkpoint", 1, 1)
-        first = message.episodes[0].calls[0]
-        self._probe = np.frombuffer(first.prompt_ids + first.completion_ids, dtype="<i4")
+        self._probe = next((_token_ids(call) for episode in message.episodes for call in episode.calls), None)
         self._send(protocol.Updated((trainer.last_report or report).model_dump_json().encode(), str(folder)))
 
     def _sync(self, message: protocol.Sync) -> None:
@@ -187,6 +186,10 @@ class Worker:
         if self._trainer is None:
             raise EngineFailedError("the worker was asked to work before it was asked to load a model")
         return self._trainer
+
+
+def _token_ids(call: protocol.CallRow) -> "npt.NDArray[np.int32]":
+    return np.frombuffer(call.prompt_ids + call.completion_ids, dtype="<i4")
 
 
 def _generated(completion: "Completion") -> protocol.Generated:
