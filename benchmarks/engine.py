@@ -18,6 +18,7 @@ from ajet_server.engines.torch_engine import TorchEngine
 from ajet_server.worker.protocol import Sampling
 from measure import demo_model, finish, machine, matmul_gflops
 
+_ROUNDS = 3
 GROUPS, GROUP_SIZE, PROMPT, NEW = 4, 8, 120, 12
 
 
@@ -60,8 +61,9 @@ def main() -> None:
         {"model": {"path": str(demo_model()), "device": "cpu"}, "engine": EngineConfig(max_batch_size=32)}
     )
     rate = matmul_gflops()
-    ours_s, ours_tokens, computed = run_engine(job)
-    theirs_s, theirs_tokens = run_transformers(job)
+    # In turns, so that both meet the same machine; the best of each.
+    rounds = [(run_engine(job), run_transformers(job)) for _ in range(_ROUNDS)]
+    (ours_s, ours_tokens, computed), (theirs_s, theirs_tokens) = (min(times) for times in zip(*rounds, strict=True))
     weights = sum(p.numel() for p in AutoModelForCausalLM.from_pretrained(job.model.path).parameters())
     floor_s = 2 * weights * computed / rate / 1e9
     result = {
