@@ -72,4 +72,5 @@ def test_the_curve_is_drawn_and_saved(tmp_path: Path) -> None:
     assert file.read_bytes().startswith(b"\x89PNG")
     drawn = terminal_plot([0.25, 0.75])
     assert "mean reward" in drawn
+    assert "\x1b" not in drawn
     assert max(len(line) for line in drawn.splitlines()) <= 80

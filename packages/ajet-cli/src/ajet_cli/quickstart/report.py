@@ -65,7 +65,8 @@ def terminal_plot(rewards: list[float]) -> str:
 
     figure = plotille.Figure()
     updates = max(len(rewards) - 1, 1)
-    figure.width, figure.height, figure.origin = min(updates * _TICK_COLUMNS, _PLOT_MAX_COLUMNS), _PLOT_ROWS, False
+    figure.width, figure.height = min(updates * _TICK_COLUMNS, _PLOT_MAX_COLUMNS), _PLOT_ROWS
+    figure.origin = figure.with_colors = False
     figure.set_x_limits(0, updates)
     figure.set_y_limits(0, 1)
     figure.x_label, figure.y_label = "updates", "mean reward"
@@ -81,7 +82,7 @@ def _tick(value: float, _: float) -> str:
 def show_report(progress: Progress, plan: Plan, adapter: Path, console: Console) -> None:
     """Prints the end for a person."""
     console.print(updates_table(progress))
-    console.print(terminal_plot(progress.rewards), highlight=False, markup=False)
+    console.print(terminal_plot(progress.rewards), highlight=False, markup=False, soft_wrap=True)
     for title, line in (("before", progress.rounds[0]), ("after", progress.rounds[-1])):
         for transcript in line["transcripts"]:
             body = "\n".join(
