@@ -29,7 +29,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("url", help="the server, as http://127.0.0.1:8700")
     parser.add_argument("--tasks", type=int, default=64)
-    parser.add_argument("--group-size", type=int, default=8)
+    parser.add_argument("--group-size", type=int, help="by default the job's")
     arguments = parser.parse_args()
     rng = random.Random(0)
     tasks = [{"a": rng.randint(1, 30), "b": rng.randint(1, 30)} for _ in range(arguments.tasks)]

@@ -114,3 +114,9 @@ def test_a_job_survives_json() -> None:
 )
 def test_what_json_could_not_keep_or_nobody_could_use_is_refused(data: dict[str, Any]) -> None:
     assert "got" in _refusal({"model": _MODEL, **data})
+
+
+def test_the_learning_rate_follows_the_method() -> None:
+    assert Job.model_validate({"model": _MODEL}).learning_rate == 1e-4
+    assert Job.model_validate({"model": _MODEL, "method": "full"}).learning_rate == 1e-5
+    assert Job.model_validate({"model": _MODEL, "optimizer": {"learning_rate": 5e-4}}).learning_rate == 5e-4

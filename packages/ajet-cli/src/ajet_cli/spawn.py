@@ -11,7 +11,6 @@ from pathlib import Path
 from ajet_core.errors import EngineFailedError
 
 _LISTEN_TIMEOUT_S = 300.0  # a server checks its whole ledger before it listens
-_TAIL_LINES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +32,20 @@ def spawn_server(data_dir: Path, arguments: Sequence[str]) -> SpawnedServer:
     log = data_dir / "server.log"
     command = [sys.executable, "-m", "ajet_cli", "server", "start", "--data-dir", str(data_dir), *arguments]
     with log.open("ab") as sink:
+        begin = sink.tell()
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
         )
     deadline = time.monotonic() + _LISTEN_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise EngineFailedError(f"the server ended at once: {_tail(log)}")
+            raise EngineFailedError(f"the server ended at once: {_tail(log, begin)}")
         info = _read_info(data_dir)
         if info and info.get("pid") == process.pid:
             return SpawnedServer(str(info["url"]), process, log)
         time.sleep(0.05)
     process.kill()
-    raise EngineFailedError(f"the server did not listen within {_LISTEN_TIMEOUT_S:g} s: {_tail(log)}")
+    raise EngineFailedError(f"the server did not listen within {_LISTEN_TIMEOUT_S:g} s: {_tail(log, begin)}")
 
 
 def read_url(data_dir: Path) -> str | None:
@@ -70,6 +70,7 @@ def _read_info(data_dir: Path) -> dict[str, object] | None:
     return info if isinstance(info, dict) and "url" in info else None
 
 
-def _tail(log: Path) -> str:
-    lines = log.read_text("utf-8", errors="replace").strip().splitlines()[-_TAIL_LINES:]
-    return " / ".join(lines) or "no output"
+def _tail(log: Path, begin: int) -> str:
+    """Returns the last line that this start wrote."""
+    lines = log.read_bytes()[begin:].decode("utf-8", errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("error: ") if lines else "no output"

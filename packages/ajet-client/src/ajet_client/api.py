@@ -57,7 +57,7 @@ class Api:
     def __init__(
         self, token: str | None, client_id: str | None, timeout_s: float, report_timeout_s: float, clock: Clock
     ) -> None:
-        self._token = token
+        self._token = token.strip() if token else None  # read from a file, it ends with a line
         self.client_id = client_id or new_client_id()
         self._timeout_s = timeout_s
         self._report_timeout_s = report_timeout_s

@@ -50,7 +50,8 @@ class Attempts:
         self._error = f"{type(error).__name__}: {error}"
         last = self._count >= self._limit
         level = logging.WARNING if last else logging.INFO
-        logger.log(level, "attempt %d of %d failed: %s", self._count, self._limit, self._error)
+        where = error if self._count == 1 else None  # where the mistake is, told once an episode
+        logger.log(level, "attempt %d of %d failed: %s", self._count, self._limit, self._error, exc_info=where)
         return not last
 
     def record(self) -> EpisodeRecord:

@@ -41,6 +41,7 @@ def quickstart(model: Path | None, *, tiny: bool, updates: int, seed: int, out: 
     plan = setup.prepare(out, model, tiny=tiny, updates=updates, seed=seed, log=console.print)
     console.print(f"model {plan.model}\nrun   {plan.folder}", soft_wrap=True, highlight=False)
     progress = Progress()
+    console.print("starting the server (the model is loaded twice: engine and trainer)")
     # A polite end must end the server and the client too: as an exception it passes through what cleans up.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     _run(plan, progress, console)
@@ -63,6 +64,9 @@ def _run(plan: setup.Plan, progress: Progress, console: Console) -> None:
                     progress.add_round(line)
         finally:
             client.end()
+    except BaseException:
+        console.print(f"stopping the server; the run so far is in {plan.folder}", soft_wrap=True, highlight=False)
+        raise
     finally:
         if server.process.poll() is None:
             with Swarm(server.url) as swarm:

@@ -1,5 +1,6 @@
 """`ajet server`: start, look at and stop a swarm server."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -67,14 +68,16 @@ def start(
         job = load_job(job_file, overrides, os.environ, stored_job(data_dir))
     settings = ServerSettings(host, port, data_dir, job)
     _log_to_stderr()
-    serve(
-        settings,
-        lambda url: show(
-            {"url": url, "data_dir": str(data_dir.resolve())},
-            f"listening on {url}; data in {data_dir}",
-            as_json=as_json,
-        ),
-    )
+    # Ctrl-C is how a server in the foreground is told to end; by now it has ended in order.
+    with contextlib.suppress(KeyboardInterrupt):
+        serve(
+            settings,
+            lambda url: show(
+                {"url": url, "data_dir": str(data_dir.resolve())},
+                f"listening on {url}; data in {data_dir}",
+                as_json=as_json,
+            ),
+        )
 
 
 @server.command()
@@ -116,15 +119,15 @@ def _describe(view: StatusView) -> str:
     lines = [
         f"state     {view.state} ({view.cause})",
         f"model     {view.model or '-'}   weights {view.weight_version}   steps {view.step}",
-        f"episodes  {pool.open_episodes} open, {pool.finished_episodes} finished, {pool.stale_episodes} stale",
+        f"episodes  {pool.open_episodes} open, {pool.finished_episodes} wait for a batch, {pool.stale_episodes} stale",
         f"waiting   {pool.waiting_for}",
         f"calls     {view.requests_running} running, {view.requests_waiting} waiting",
     ]
     if view.last_step:
         report = view.last_step
         lines.append(
-            f"last step reward {report.reward_mean:.3f}, loss {report.loss:.4f}, {report.tokens_unmerged} tokens "
-            f"merged to {report.tokens_forest}"
+            f"last step reward {report.reward_mean:.3f}, gradient {report.grad_norm:.3g}, "
+            f"{report.tokens_unmerged} tokens merged to {report.tokens_forest}"
         )
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """The end of a quickstart: curve, transcripts, adapter, what to try next, and the JSON line."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -96,12 +97,15 @@ def show_report(progress: Progress, plan: Plan, adapter: Path, console: Console)
 def _plain(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text.replace("\n", " ⏎ "))
+    # A model may write anything, the terminal's control characters too.
+    shown = "".join(character if character.isprintable() else "�" for character in text.replace("\n", " ⏎ "))
+    return escape(shown)
 
 
 def _next_commands(plan: Plan) -> list[str]:
+    ajet = "uv run ajet" if "UV" in os.environ else "ajet"
     return [
-        f"ajet server start --data-dir {plan.data_dir}    # serve and train on from here",
-        f"ajet job init my-job.yaml --model {plan.model}    # a job of your own",
-        "ajet quickstart --model PATH    # the same with another Hugging Face model",
+        f"{ajet} server start --data-dir {plan.data_dir}    # serve and train on from here",
+        f"{ajet} job init my-job.yaml --model {plan.model}    # a job of your own",
+        f"{ajet} quickstart --model PATH    # the same with another Hugging Face model",
     ]

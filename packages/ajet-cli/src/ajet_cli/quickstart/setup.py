@@ -1,6 +1,7 @@
 """The model, the job, the folders and the two processes of a quickstart."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -52,7 +53,9 @@ def prepare(out: Path, model: Path | None, *, tiny: bool, updates: int, seed: in
         from ajet_server.models.folder import open_model_folder
     except ModuleNotFoundError as error:
         raise ConfigError(f"the quickstart is not installed here ({error}); install ajet-cli[quickstart]") from error
-    folder = out / time.strftime("%Y%m%d-%H%M%S")
+    if model is not None:
+        open_model_folder(model)
+    folder = out / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -61,7 +64,6 @@ def prepare(out: Path, model: Path | None, *, tiny: bool, updates: int, seed: in
         model = make_micro_model(folder / "micro-model", seed)
     elif model is None:
         model = smollm_folder(Path(platformdirs.user_cache_dir("ajet")), log)
-    open_model_folder(model)
     plan = Plan(folder.resolve(), model.resolve(), "digits" if tiny else "calculator", updates, seed)
     _write_job(plan, tiny=tiny)
     return plan

@@ -23,7 +23,9 @@ def make_micro_model(folder: Path, seed: int = 0) -> Path:
     """Writes the micro model into `folder` (made if need be) and returns it. The same seed gives the same weights."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     tokenizer = _tokenizer()
     torch.manual_seed(seed)
     config = LlamaConfig(

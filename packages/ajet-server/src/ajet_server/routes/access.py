@@ -52,10 +52,10 @@ async def require_admin(request: Request, server: ServerDep) -> None:
 def _require(request: Request, server: Server, *tokens: str) -> None:
     if server.settings.is_loopback or _is_one_of(bearer(request), *tokens):
         return
-    needed = "the client token or the admin token" if len(tokens) > 1 else "the admin token"
+    needed = "client-token" if len(tokens) > 1 else "admin-token"
     raise KeyRefusedError(
-        f"this server listens on {server.settings.host}, so this needs {needed}; send 'Authorization: Bearer "
-        "<content of client-token or admin-token in the data folder>'"
+        f"this server listens on {server.settings.host}, so this needs the {needed.replace('-', ' ')}: the content of "
+        f"the file {needed} in its data folder, as a bearer token"
     )
 
 

@@ -55,7 +55,7 @@ async def _on_bug(request: Request, error: Exception) -> JSONResponse:
 async def _on_ajet_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, AjetError):
         raise error
-    if error.status >= 500:
+    if error.status >= 500 and error.retry_after_s is None:  # "try again" is no news
         log.warning("%s %s: %s", request.method, request.url.path, error.message)
     return error_response(request, error)
 

@@ -42,11 +42,13 @@ class StepFigures:
     skipped: bool
 
 
-def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimizerConfig) -> torch.optim.AdamW:
+def make_optimizer(
+    parameters: Iterable[torch.nn.Parameter], config: OptimizerConfig, learning_rate: float
+) -> torch.optim.AdamW:
     """Returns AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101), all parameters in one fused pass."""
     return torch.optim.AdamW(
         parameters,
-        lr=config.learning_rate,
+        lr=learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
         weight_decay=config.weight_decay,

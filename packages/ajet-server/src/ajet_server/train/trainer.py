@@ -68,7 +68,7 @@ class Trainer:
         self.last_report: StepReport | None = None
         self._dtype = dtype
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._optimizer = make_optimizer(self._parameters.values(), job.optimizer)
+        self._optimizer = make_optimizer(self._parameters.values(), job.optimizer, job.learning_rate)
 
     @classmethod
     def load(cls, job: Job, checkpoint: Path | None = None) -> "Trainer":
