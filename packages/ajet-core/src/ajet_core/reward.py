@@ -11,15 +11,16 @@ MAX_ABS_REWARD = 1e6
 """A larger one is taken for a mistake: it would drown every other rollout of its group."""
 
 
-def _refuse_text(value: object) -> object:
-    if isinstance(value, str | bytes):
-        raise ValueError("a reward is a number, not text")
-    return value
+def _checked(value: object) -> float:
+    try:
+        return validate_reward(value, "it")
+    except RewardError as error:
+        raise ValueError(error.message) from error  # what pydantic takes for a refusal
 
 
 Reward = Annotated[
     float,
-    BeforeValidator(_refuse_text),
+    BeforeValidator(_checked),
     Field(allow_inf_nan=False, ge=-MAX_ABS_REWARD, le=MAX_ABS_REWARD, strict=False),
 ]
 

@@ -77,7 +77,7 @@ def _describe(error: RequestValidationError) -> RequestError:
         return RequestError(f"{path}: required, but not given", field=path)
     value = repr(item.get("input"))
     shown = value if len(value) <= 120 else f"{value[:117]}..."
-    return RequestError(f"{path}: got {shown}; {item['msg']}", field=path)
+    return RequestError(f"{path}: got {shown}; {item['msg'].removeprefix('Value error, ')}", field=path)
 
 
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
