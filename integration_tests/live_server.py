@@ -117,6 +117,13 @@ def say(episode: Episode, text: str, *, max_tokens: int = 8, timeout_s: float = 
     return answer.choices[0].message.content or ""
 
 
+def wait_for_version(swarm: Swarm, version: int) -> None:
+    """Returns once the engine serves weights of at least `version`."""
+    for event in swarm.events():
+        if event.type == "weights_synced" and event.weight_version >= version:
+            return
+
+
 def share_of_digits(text: str) -> float:
     """The reward of these tests: easy to raise for a random model."""
     return sum(character.isdecimal() and character.isascii() for character in text) / max(len(text), 1)

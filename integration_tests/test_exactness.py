@@ -9,7 +9,7 @@ from openai import OpenAI
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from ajet_client import Episode, Swarm
+from ajet_client import Episode
 from ajet_core.config import Job
 from ajet_merge import Call, merge
 from ajet_server.samples.merge import build_batch
@@ -17,7 +17,7 @@ from ajet_server.train.forward import PackTensors
 from ajet_server.train.step import accumulate
 from ajet_server.train.trainer import Trainer
 from ajet_server.worker.protocol import CallRow, EpisodeRow
-from live_server import LiveServer, StartServer, share_of_digits
+from live_server import LiveServer, StartServer, share_of_digits, wait_for_version
 
 _PACK_TOKENS = 96
 """Small enough that the batch needs several packs."""
@@ -42,14 +42,8 @@ def _train_one_step(start_server: StartServer, method: str) -> LiveServer:
     server.wait_until_rolling()
     with server.swarm() as swarm:
         swarm.run(_two_turns, ["one", "two"], group_size=4, concurrency=8, progress=False)
-        _wait_for_version(swarm, 1)
+        wait_for_version(swarm, 1)
     return server
-
-
-def _wait_for_version(swarm: Swarm, version: int) -> None:
-    for event in swarm.events():
-        if event.type == "weights_synced" and event.weight_version == version:
-            return
 
 
 def _batch(server: LiveServer) -> list[EpisodeRow]:

@@ -14,15 +14,9 @@ import pytest
 
 from ajet_client import Episode, Swarm, Task
 from ajet_core.errors import UnavailableError
-from live_server import BOOT_S, LiveServer, StartServer, say, share_of_digits
+from live_server import BOOT_S, LiveServer, StartServer, say, share_of_digits, wait_for_version
 
 pytestmark = pytest.mark.timeout(300)
-
-
-def _wait_for_version(swarm: Swarm, version: int) -> None:
-    for event in swarm.events():
-        if event.type == "weights_synced" and event.weight_version >= version:
-            return
 
 
 def _digits_agent(episode: Episode) -> float:
@@ -40,7 +34,7 @@ def test_the_reward_rises(start_server: StartServer) -> None:
             assert report.failed == 0
             assert report.reward_mean is not None
             means.append(report.reward_mean)
-        _wait_for_version(swarm, 7)
+        wait_for_version(swarm, 7)
         status = swarm.status()
     assert status.step == 7
     assert sum(means[-2:]) / 2 > sum(means[:2]) / 2 + 0.15, means
@@ -72,7 +66,7 @@ def test_training_goes_on_when_a_client_is_killed_in_mid_episode(start_server: S
         # Its task is wanted by others too: they fill the group, and the slot that it held is refilled.
         report = swarm.run(lambda episode: float(len(say(episode, "x"))), ["doomed"] * 4, group_size=1, progress=False)
         assert report.finished == 4
-        _wait_for_version(swarm, 1)
+        wait_for_version(swarm, 1)
     assert server.rows("SELECT status, count(*) FROM episodes GROUP BY status ORDER BY status") == [
         ("expired", 1),
         ("finished", 4),
@@ -112,7 +106,7 @@ def test_a_client_that_is_started_again_trains_on_at_once(start_server: StartSer
         # Edited and started again: nobody waits for the groups that the first try left behind.
         report = swarm.run(lambda episode: float(len(say(episode, "x"))), ["a", "b"], group_size=4, progress=False)
         assert report.finished == 8
-        _wait_for_version(swarm, 1)
+        wait_for_version(swarm, 1)
 
 
 def test_kill_9_of_the_server_loses_nothing_that_was_acknowledged(start_server: StartServer) -> None:
@@ -120,7 +114,7 @@ def test_kill_9_of_the_server_loses_nothing_that_was_acknowledged(start_server: 
     server.wait_until_rolling()
     with server.swarm() as swarm:
         swarm.run(lambda episode: float(len(say(episode, "a"))), ["first"] * 4, group_size=1, progress=False)
-        _wait_for_version(swarm, 1)
+        wait_for_version(swarm, 1)
         report = swarm.run(lambda episode: float(len(say(episode, "b"))), ["second"] * 3, group_size=1, progress=False)
     with server.http() as http:
         survivor = http.post("/api/episodes", json={"request_id": "survivor", "task": "second"}).json()
@@ -136,7 +130,7 @@ def test_kill_9_of_the_server_loses_nothing_that_was_acknowledged(start_server: 
         # The keys outlive the server: the episode that was open goes on, at the new address, and completes its group.
         _chat(server, survivor, "after the kill")
         _finish(server, survivor, reward=3.0)
-        _wait_for_version(swarm, 2)
+        wait_for_version(swarm, 2)
     batch = server.rows("SELECT batch_id FROM episodes WHERE id = ?", survivor["episode_id"])
     assert batch[0][0] is not None
     trained = {row[0] for row in server.rows("SELECT id FROM episodes WHERE batch_id = ?", batch[0][0])}

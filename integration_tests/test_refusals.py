@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from live_server import LiveServer, StartServer, last_json, run_cli, say
+from live_server import LiveServer, StartServer, last_json, run_cli, say, wait_for_version
 
 
 def _open(http: httpx2.Client, request_id: str, **fields: object) -> dict[str, str]:
@@ -180,9 +180,7 @@ def _train_one_step(swarm: object, server: LiveServer) -> None:
     assert isinstance(swarm, Swarm)
     report = swarm.run(lambda episode: float(len(say(episode, "go"))), ["t"], group_size=2, progress=False)
     assert report.finished == 2
-    for event in swarm.events():
-        if event.type == "weights_synced" and event.weight_version == 1:
-            break
+    wait_for_version(swarm, 1)
 
 
 def _until_settled(http: httpx2.Client) -> dict[str, str]:
