@@ -28,6 +28,8 @@ class Call:
         episode_id: the episode of the attempt. `weights.episode_mean` needs it.
         group_id: the group of the episode. `weights.group_mean` needs it.
         compat_key: whatever must be equal for hidden states to be shared: model, adapter, digest of images, routes.
+        context_exact: False where the prompt is not what the engine was given (see `text.match_texts`). The logprobs are
+            then those of another context and must not be the denominator of a ratio; recompute them.
 
     Raises:
         CallError: a field is not usable; names the call, the field, the value and what would be right.
@@ -44,6 +46,7 @@ class Call:
     episode_id: str
     group_id: str
     compat_key: str
+    context_exact: bool
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Call:
         episode_id: str = "",
         group_id: str = "",
         compat_key: str = "",
+        context_exact: bool = True,
     ) -> None:
         names = {
             "call_id": call_id,
@@ -70,6 +74,9 @@ class Call:
             if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
                 Field(str(call_id), name).refuse(f" = {value!r}: must be a string")
             object.__setattr__(self, name, value)
+        if not isinstance(context_exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            Field(call_id, "context_exact").refuse(f" = {context_exact!r}: must be True or False")
+        object.__setattr__(self, "context_exact", context_exact)
         self._set_arrays(prompt_ids, completion_ids, logprobs, mask, advantage, weight)
 
     def _set_arrays(

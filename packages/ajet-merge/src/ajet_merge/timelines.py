@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._arrays import IntArray
+from ._arrays import FloatArray, IntArray, MaskArray
 from .call import Call
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ class Timeline:
         calls: indices of the calls owned, in ascending order.
         occurrences: i32[m], indices into `Forest.occurrences`, by position in the row.
         positions: i32[m], position in the row of each of these occurrences; strictly ascending, all >= 1.
+        mask: u8[n], 1 where the row trains the token.
+        logprobs: f32[n], the rollout's logprob of each trained token, 0 elsewhere.
+        advantage: f32[n], of each trained token, 0 elsewhere.
+        weight: f32[n], of each trained token, 0 elsewhere.
+        context_exact: whether that holds for every call owned (see `Call.context_exact`).
     """
 
     tokens: IntArray
@@ -34,6 +39,11 @@ class Timeline:
     calls: tuple[int, ...]
     occurrences: IntArray
     positions: IntArray
+    mask: MaskArray
+    logprobs: FloatArray
+    advantage: FloatArray
+    weight: FloatArray
+    context_exact: bool
 
 
 Runs = tuple[tuple[int, int], ...]
@@ -123,10 +133,24 @@ def _timeline(forest: "Forest", calls: list[int], bounds: list[int]) -> Timeline
     own = np.concatenate([np.arange(bounds[call], bounds[call + 1], dtype=np.int32) for call in calls])
     positions = forest.pos[forest.occurrences.token[own]]
     order = np.argsort(positions)
+    own, positions = own[order], positions[order]
+
+    def dense(values: FloatArray) -> FloatArray:
+        spread = np.zeros(path.size, np.float32)
+        spread[positions] = values[own]
+        return spread
+
+    mask = np.zeros(path.size, np.uint8)
+    mask[positions] = 1
     return Timeline(
         tokens=forest.tokens[path],
         path=path,
         calls=tuple(sorted(calls)),
-        occurrences=own[order],
-        positions=positions[order],
+        occurrences=own,
+        positions=positions,
+        mask=mask,
+        logprobs=dense(forest.occurrences.logprob),
+        advantage=dense(forest.occurrences.advantage),
+        weight=dense(forest.occurrences.weight),
+        context_exact=all(forest.calls[call].context_exact for call in calls),
     )
