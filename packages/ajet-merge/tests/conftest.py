@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ settings.register_profile("ajet", deadline=None, max_examples=60)
 settings.load_profile("ajet")
 
 
-@pytest.fixture(params=["_forest", "_forest_py"], ids=["cython", "python"], scope="session", autouse=True)
+@pytest.fixture(params=["cython", "python"], scope="session", autouse=True)
 def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The module name of the trie in use."""
-    before = _backend._factory
-    _backend._factory = import_module(f"ajet_merge.{request.param}").Trie
+    """The core in use."""
+    before = _backend.name
+    _backend.use(request.param)
     yield request.param
-    _backend._factory = before
+    _backend.use(before)

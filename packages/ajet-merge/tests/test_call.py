@@ -87,7 +87,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"prompt_ids": [1, -7]}, r"prompt_ids\[1\] = -7: token ids must lie in 0\.\.2147483647"),
     ({"prompt_ids": [2**31]}, r"prompt_ids\[0\] = 2147483648: token ids must lie in"),
     ({"prompt_ids": np.array([3, 2**63], np.uint64)}, r"prompt_ids\[1\] = 9223372036854775808"),
-    ({"prompt_ids": [1.0, 2.5]}, r"prompt_ids has dtype float64, for example .*1\.0.*: token ids must be integers"),
+    ({"prompt_ids": [1.0, 2.5]}, r"prompt_ids\[0\] = 1.0: token ids must be integers"),
+    ({"prompt_ids": np.array([1.0])}, r"prompt_ids has dtype float64, for example .*1\.0.*: token ids must be integers"),
     ({"prompt_ids": np.ones(2, np.float32)}, "prompt_ids has dtype float32"),
     ({"prompt_ids": np.ones(2, bool)}, "prompt_ids has dtype bool"),
     ({"prompt_ids": [1, None]}, r"prompt_ids\[1\] = None: token ids must be integers"),
@@ -141,3 +142,22 @@ def test_refusals_name_the_call_the_field_the_value_and_the_rule(wrong: dict[str
 def test_a_sampler_step_without_logprob_is_refused_by_the_call_s_name() -> None:
     with pytest.raises(CallError, match=r"call 'c9': logprobs has 2 values for 3 completion tokens"):
         Call([1], [2, 3, 4], [-1, -2], call_id="c9")
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([True, 2], r"\[0\] = True: token ids must be integers"),
+        ((1, 2.0), r"\[1\] = 2\.0: token ids must be integers"),
+        ([5, None], r"\[1\] = None: token ids must be integers"),
+        ([5, 10**30], rf"\[1\] = {10**30}: token ids must lie in 0\.\.2147483647"),
+        ([2**63, 1], rf"\[0\] = {2**63}: token ids must lie in 0\.\.2147483647"),
+    ],
+)
+def test_the_item_of_a_list_that_is_no_id_is_named(ids: Any, message: str) -> None:
+    with pytest.raises(CallError, match=message):
+        Call(ids, [1], [-1])
+
+
+def test_numpy_integers_in_a_list_are_ids() -> None:
+    assert Call([np.int64(3), 4], [5], [-1]).prompt_ids.tolist() == [3, 4]

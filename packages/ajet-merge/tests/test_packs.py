@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from merge_strategies import calls, sequence
 
-from ajet_merge import Call, Forest, MergeError, Pack, PathTooLongError, merge
+from ajet_merge import Call, CallError, Forest, MergeError, Pack, PathTooLongError, merge
 from ajet_merge._balance import balance
 from ajet_merge._cut import cut, find_leaves
 
@@ -80,7 +80,7 @@ def check_occurrences(forest: Forest, pack: Pack) -> None:
     assert np.array_equal(pack.forest_index[pack.occ_token], found.token[chosen])
     assert np.array_equal(pack.occ_predictor, pack.parent[pack.occ_token])
     assert np.array_equal(pack.occ_target, pack.tokens[pack.occ_token])
-    for name in ("logprob", "advantage", "weight"):
+    for name in ("logprob", "advantage", "weight", "context_exact"):
         assert getattr(pack, name).tobytes() == getattr(found, name)[chosen].tobytes()
     for o, token in zip(chosen.tolist(), pack.occ_token.tolist(), strict=True):
         call = forest.calls[found.call[o]]
@@ -201,3 +201,15 @@ def test_a_path_that_does_not_fit_is_refused_by_name(budget: int, max_path: int 
 def test_arguments_out_of_range_are_refused(arguments: dict[str, int]) -> None:
     with pytest.raises(MergeError, match=f"{list(arguments)[-1]}="):
         merge([Call([1], [2], [-1])]).packs(**arguments)
+
+
+def test_what_was_sampled_in_another_context_is_marked_on_each_of_its_occurrences() -> None:
+    made = [Call([1, 2], [3, 4], [-1, -1]), Call([1, 2, 3, 4, 5], [6], [-1], context_exact=False)]
+    forest = merge(made)
+    assert forest.occurrences.context_exact.tolist() == [True, True, False]
+    (pack, dummy) = forest.packs(10, ranks=2)
+    assert pack.context_exact.tolist() == [True, True, False]
+    assert dummy.context_exact.tolist() == [True]
+    assert [row.context_exact for row in forest.timelines()] == [False]
+    with pytest.raises(CallError, match="call 'c': context_exact = 1: must be True or False"):
+        Call([1], [2], [-1], call_id="c", context_exact=1)  # type: ignore[arg-type]

@@ -2,8 +2,7 @@
 """The trie, compiled. `_forest_py.py` is its readable twin: same results to the last bit.
 
 Nodes are (offset, length) slices of one flat int32 store, which gets each distinct token once. A call is first compared
-with the path of the call before it (the finger), whose slices often lie side by side in the store, then goes on from
-the token where they part. Children are found by a hash of (node, first token), one table for the whole trie.
+with the call before it, whose path is remembered (the finger), then goes on from the token where they part. Children are found by a hash of (node, first token), one table for the whole trie.
 
 Safety: the caller's buffers are only read while `add` runs. Everything kept is in this object's own memory. A buffer
 that another thread changes meanwhile can give a wrong trie, but no access out of bounds.
@@ -11,11 +10,12 @@ that another thread changes meanwhile can give a wrong trie, but no access out o
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT32_MAX, int32_t, int64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from ._children cimport Children, find_child, reserve_children, set_child
-from ._match cimport Sequence, common_with, token_at
+from ._growth cimport grow
+from ._match cimport Sequence, common_with, compare_neighbours, token_at
 from ._preorder cimport Node, Table, Trunk, lay_out
 
 import numpy as np
@@ -38,7 +38,7 @@ cdef class Trie:
     cdef int64_t node_count, node_room
     cdef Children children
     cdef int32_t* finger  # the nodes on the path of the call before, its root first
-    cdef int64_t finger_size  # its room is node_room
+    cdef int64_t finger_size, finger_room
     cdef int32_t* call_nodes
     cdef int64_t call_count, call_room
     cdef list roots
@@ -71,7 +71,9 @@ cdef class Trie:
         cdef Py_buffer* views = NULL
         cdef Sequence* sequences = NULL
         cdef int32_t* root_nodes = NULL
+        cdef int32_t* scratch = NULL
         cdef int64_t* shared = NULL
+        cdef int64_t longest = 0
         cdef int status = OK
         if len(prompts) != count or len(completions) != count:
             raise ValueError("prompts, completions and roots differ in length")
@@ -80,8 +82,9 @@ cdef class Trie:
             views = <Py_buffer*>malloc((2 * count + 1) * sizeof(Py_buffer))
             sequences = <Sequence*>malloc((count + 1) * sizeof(Sequence))
             root_nodes = <int32_t*>malloc((count + 1) * sizeof(int32_t))
+            scratch = <int32_t*>malloc((count + 1) * sizeof(int32_t))
             shared = <int64_t*>malloc((count + 1) * sizeof(int64_t))
-            if views == NULL or sequences == NULL or root_nodes == NULL or shared == NULL:
+            if views == NULL or sequences == NULL or root_nodes == NULL or scratch == NULL or shared == NULL:
                 raise MemoryError
             for index in range(count):
                 root_nodes[index] = self.roots[roots[index]]
@@ -95,8 +98,12 @@ cdef class Trie:
                 sequences[index].length = (
                     sequences[index].prompt_length + views[held - 1].len // <Py_ssize_t>sizeof(int32_t)
                 )
+                longest = max(longest, sequences[index].length)
             with nogil:
-                for index in range(count):
+                compare_neighbours(sequences, root_nodes, count, scratch, shared)
+                # The forest gets at least as many tokens as its longest call: a chain then grows without a copy.
+                status = self._reserve_store(longest - self.store_size)
+                for index in range(count if status == OK else 0):
                     status = self._add_one(&sequences[index], root_nodes[index], &shared[index])
                     if status != OK:
                         break
@@ -109,22 +116,30 @@ cdef class Trie:
             free(views)
             free(sequences)
             free(root_nodes)
+            free(scratch)
             free(shared)
             self.busy = False
 
     cdef int _add_one(self, const Sequence* seq, int32_t root, int64_t* shared) noexcept nogil:
-        """Insert one call. Room is made before anything is changed, so a failure leaves a valid trie behind."""
+        """Insert one call. Room is made before anything is changed, so a failure leaves a valid trie behind.
+
+        Args:
+            shared: in: tokens shared with the call before, -1 if not known; out: tokens that were there already.
+        """
         cdef int64_t at = 0
         cdef int32_t node
+        cdef int status
         if self._reserve_nodes(2) != OK or self._reserve_calls() != OK:
             return NO_MEMORY
         if self.finger_size == 0 or self.finger[0] != root:
             self.finger[0] = root
             self.finger_size = 1
         else:
-            at = self._follow_finger(seq)
-        if self._reserve_store(seq.length - at) != OK:
-            return NO_MEMORY if self.store_size + seq.length - at <= INT32_MAX else TOO_MANY_TOKENS
+            at = shared[0] if shared[0] >= 0 else self._compare_finger(seq)
+            self._cut_finger(at)
+        status = self._reserve_store(seq.length - at)
+        if status != OK:
+            return status
         node = self.finger[self.finger_size - 1]
         if at < self.nodes[node].depth + self.nodes[node].length:
             node = self._split(node, at - self.nodes[node].depth)
@@ -139,11 +154,10 @@ cdef class Trie:
         self.call_count += 1
         return OK
 
-    cdef int64_t _follow_finger(self, const Sequence* seq) noexcept nogil:
-        """Cut the finger down to what the sequence shares with it; returns how many tokens that is."""
+    cdef int64_t _compare_finger(self, const Sequence* seq) noexcept nogil:
+        """How many tokens the sequence shares with the finger's path."""
         cdef int64_t at = 0, index = 1, run, got
         cdef int32_t offset
-        cdef int64_t low, high, middle
         while index < self.finger_size and at < seq.length:
             offset = self.nodes[self.finger[index]].offset
             run = 0
@@ -155,8 +169,11 @@ cdef class Trie:
             at += got
             if got < run:
                 break
-        # Keep the nodes that begin above `at`: search by depth.
-        low, high = 1, self.finger_size
+        return at
+
+    cdef void _cut_finger(self, int64_t at) noexcept nogil:
+        """Keep the nodes that begin above depth `at`: a search by depth."""
+        cdef int64_t low = 1, high = self.finger_size, middle
         while low < high:
             middle = (low + high) // 2
             if self.nodes[self.finger[middle]].depth < at:
@@ -164,7 +181,6 @@ cdef class Trie:
             else:
                 high = middle
         self.finger_size = low
-        return at
 
     cdef int32_t _descend(self, const Sequence* seq, int64_t* at, int32_t node) noexcept nogil:
         """From the end of `node` on, walk down as far as the trie has the sequence; returns the node it ends with.
@@ -237,59 +253,33 @@ cdef class Trie:
 
     cdef int _reserve_nodes(self, int64_t more) noexcept nogil:
         """Room for `more` nodes, for the finger to hold all nodes, and for two children for each new node."""
-        cdef int64_t room = self.node_room
-        cdef void* grown
-        if self.node_count + more > room:
-            room = max(64, 2 * room, self.node_count + more)
-            if room > INT32_MAX:
-                return NO_MEMORY
-            grown = realloc(self.nodes, room * sizeof(Node))
-            if grown == NULL:
-                return NO_MEMORY
-            self.nodes = <Node*>grown
-            grown = realloc(self.finger, room * sizeof(int32_t))
-            if grown == NULL:
-                return NO_MEMORY
-            self.finger = <int32_t*>grown
-            self.node_room = room
-        if not reserve_children(&self.children, 2 * more):
+        cdef int64_t needed = self.node_count + more
+        if needed > INT32_MAX:
             return NO_MEMORY
-        return OK
+        if not grow(<void**>&self.nodes, &self.node_room, needed, sizeof(Node)):
+            return NO_MEMORY
+        if not grow(<void**>&self.finger, &self.finger_room, needed, sizeof(int32_t)):
+            return NO_MEMORY
+        return OK if reserve_children(&self.children, 2 * more) else NO_MEMORY
 
     cdef int _reserve_store(self, int64_t more) noexcept nogil:
-        cdef int64_t room
-        cdef void* grown
-        if self.store_size + more > INT32_MAX:
+        cdef int64_t needed = self.store_size + more
+        if needed > INT32_MAX:
             return TOO_MANY_TOKENS
-        if self.store_size + more > self.store_room:
-            room = max(4096, 2 * self.store_room, self.store_size + more)
-            grown = realloc(self.store, room * sizeof(int32_t))
-            if grown == NULL:
-                return NO_MEMORY
-            self.store = <int32_t*>grown
-            self.store_room = room
-        return OK
+        return OK if grow(<void**>&self.store, &self.store_room, needed, sizeof(int32_t)) else NO_MEMORY
 
     cdef int _reserve_calls(self) noexcept nogil:
-        cdef int64_t room
-        cdef void* grown
-        if self.call_count == self.call_room:
-            room = max(64, 2 * self.call_room)
-            grown = realloc(self.call_nodes, room * sizeof(int32_t))
-            if grown == NULL:
-                return NO_MEMORY
-            self.call_nodes = <int32_t*>grown
-            self.call_room = room
-        return OK
+        cdef int64_t needed = self.call_count + 1
+        return OK if grow(<void**>&self.call_nodes, &self.call_room, needed, sizeof(int32_t)) else NO_MEMORY
 
     def layout(self, list roots):
         """The trie so far as a `Layout`, its trees in the given order."""
         cdef int64_t count = self.node_count - len(self.roots), index
         cdef int32_t* root_nodes = NULL
+        cdef int32_t* columns
         cdef int64_t root_count = len(roots)
-        cdef Py_buffer views[7]
+        cdef Py_buffer views[3]
         cdef int held = 0
-        cdef list arrays
         cdef Trunk trunk
         cdef Table table
         cdef bint done
@@ -297,9 +287,10 @@ cdef class Trie:
         try:
             if sorted(roots) != list(range(len(self.roots))):
                 raise ValueError("layout needs each root exactly once")
-            sizes = (self.store_size, count, count, count, count, count, self.call_count)
-            arrays = [np.empty(size, np.int32) for size in sizes]
-            for array in arrays:
+            tokens = np.empty(self.store_size, np.int32)
+            nodes = np.empty((5, count), np.int32)
+            call_node = np.empty(self.call_count, np.int32)
+            for array in (tokens, nodes, call_node):
                 PyObject_GetBuffer(array, &views[held], PyBUF_WRITABLE)
                 held += 1
             root_nodes = <int32_t*>malloc((root_count + 1) * sizeof(int32_t))
@@ -310,20 +301,21 @@ cdef class Trie:
             trunk = Trunk(
                 self.store, self.nodes, self.node_count, self.call_nodes, self.call_count, root_nodes, root_count
             )
+            columns = <int32_t*>views[1].buf
             table = Table(
                 <int32_t*>views[0].buf,
-                <int32_t*>views[1].buf,
+                columns,
+                columns + count,
+                columns + 2 * count,
+                columns + 3 * count,
+                columns + 4 * count,
                 <int32_t*>views[2].buf,
-                <int32_t*>views[3].buf,
-                <int32_t*>views[4].buf,
-                <int32_t*>views[5].buf,
-                <int32_t*>views[6].buf,
             )
             with nogil:
                 done = lay_out(&trunk, &table)
             if not done:
                 raise MemoryError
-            return Layout(*arrays)
+            return Layout(tokens, *nodes, call_node)
         finally:
             for index in range(held):
                 PyBuffer_Release(&views[index])

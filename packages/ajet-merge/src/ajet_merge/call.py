@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._arrays import BoolArray, Field, FloatArray, IntArray, MaskArray
+from ._arrays import BoolArray, FloatArray, IntArray, MaskArray
+from ._fields import Field, ones_f32, ones_u8, plain_floats, plain_ids, zeros_f32
+
+_NAMES = ("call_id", "attempt_id", "episode_id", "group_id", "compat_key")
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False, slots=True)
@@ -63,46 +66,24 @@ class Call:
         compat_key: str = "",
         context_exact: bool = True,
     ) -> None:
-        names = {
-            "call_id": call_id,
-            "attempt_id": attempt_id,
-            "episode_id": episode_id,
-            "group_id": group_id,
-            "compat_key": compat_key,
-        }
-        for name, value in names.items():
+        set_field = object.__setattr__  # frozen: this is the one place that sets anything
+        for name, value in zip(_NAMES, (call_id, attempt_id, episode_id, group_id, compat_key), strict=True):
             if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
                 Field(str(call_id), name).refuse(f" = {value!r}: must be a string")
-            object.__setattr__(self, name, value)
+            set_field(self, name, value)
         if not isinstance(context_exact, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
             Field(call_id, "context_exact").refuse(f" = {context_exact!r}: must be True or False")
-        object.__setattr__(self, "context_exact", context_exact)
-        self._set_arrays(prompt_ids, completion_ids, logprobs, mask, advantage, weight)
-
-    def _set_arrays(
-        self,
-        prompt_ids: ArrayLike,
-        completion_ids: ArrayLike,
-        logprobs: ArrayLike,
-        mask: ArrayLike | None,
-        advantage: ArrayLike,
-        weight: ArrayLike,
-    ) -> None:
-        def field(name: str) -> Field:
-            return Field(self.call_id, name)
-
-        prompt = field("prompt_ids").token_ids(prompt_ids)
-        completion = field("completion_ids").token_ids(completion_ids)
+        set_field(self, "context_exact", context_exact)
+        prompt, completion = _ids(call_id, "prompt_ids", prompt_ids), _ids(call_id, "completion_ids", completion_ids)
         length = completion.size
         if prompt.size + length == 0:
-            field("prompt_ids").refuse(" and completion_ids are both empty: a call needs at least one token")
-        set_field = object.__setattr__  # frozen: this is the one place that sets anything
+            Field(call_id, "prompt_ids").refuse(" and completion_ids are both empty: a call needs at least one token")
         set_field(self, "prompt_ids", prompt)
         set_field(self, "completion_ids", completion)
-        set_field(self, "logprobs", field("logprobs").floats(logprobs, length))
-        set_field(self, "mask", field("mask").mask(mask, length))
-        set_field(self, "advantage", field("advantage").floats(advantage, length, scalar=True))
-        set_field(self, "weight", field("weight").weights(weight, length))
+        set_field(self, "logprobs", _logprobs(call_id, logprobs, length))
+        set_field(self, "mask", ones_u8(length) if mask is None else Field(call_id, "mask").mask(mask, length))
+        set_field(self, "advantage", _advantage(call_id, advantage, length))
+        set_field(self, "weight", _weight(call_id, weight, length))
 
     def __len__(self) -> int:
         """Number of tokens, prompt + completion."""
@@ -123,3 +104,25 @@ class Call:
     def excluded(self) -> int:
         """1 if a trainable first token has no predictor because the prompt is empty, else 0."""
         return int(self.prompt_ids.size == 0 and self.mask[0])
+
+
+def _ids(call_id: str, name: str, value: ArrayLike) -> IntArray:
+    ids = plain_ids(value)
+    return Field(call_id, name).token_ids(value) if ids is None else ids
+
+
+def _logprobs(call_id: str, value: ArrayLike, length: int) -> FloatArray:
+    numbers = plain_floats(value, length)
+    return Field(call_id, "logprobs").floats(value, length) if numbers is None else numbers
+
+
+def _advantage(call_id: str, value: ArrayLike, length: int) -> FloatArray:
+    if isinstance(value, float) and value == 0:  # the default: one array for all calls
+        return zeros_f32(length)
+    return Field(call_id, "advantage").floats(value, length, scalar=True)
+
+
+def _weight(call_id: str, value: ArrayLike, length: int) -> FloatArray:
+    if isinstance(value, float) and value == 1:
+        return ones_f32(length)
+    return Field(call_id, "weight").weights(value, length)

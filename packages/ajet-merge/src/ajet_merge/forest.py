@@ -1,7 +1,6 @@
-"""`Forest`: the merged calls, and `merge`, which makes one."""
+"""`Forest`: the merged calls as arrays, and what follows from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -10,30 +9,11 @@ from ._arrays import IntArray
 from ._layout import Layout, as_i32, concat_ranges
 from .call import Call
 from .explain import Explanation, Tokenizer, explain
+from .messages import Context
 from .occurrences import Occurrences, collect, last_runs
 from .packs import DEPTH_COST, TOKEN_COST, Pack, pack_forest
-from .timelines import Timeline, find_timelines
-
-
-@dataclass(frozen=True, slots=True)
-class ForestStats:
-    """What merging saved. Counts of tokens unless said otherwise.
-
-    Attributes:
-        tokens_unmerged: what training each call alone would run forward.
-        tokens_linear: what training the `timelines()` would.
-        tokens_forest: what training the forest does (before it is cut into packs).
-        calls: number of calls.
-        occurrences: number of occurrences, that is terms of the loss.
-        excluded: trainable first tokens that no token predicts, because the prompt is empty; they are not occurrences.
-    """
-
-    tokens_unmerged: int
-    tokens_linear: int
-    tokens_forest: int
-    calls: int
-    occurrences: int
-    excluded: int
+from .stats import ForestStats, find_stats
+from .timelines import Timeline, build_timelines, find_rows
 
 
 class Forest:
@@ -92,14 +72,8 @@ class Forest:
     @cached_property
     def stats(self) -> ForestStats:
         """What merging saved."""
-        return ForestStats(
-            tokens_unmerged=sum(len(call) for call in self.calls),
-            tokens_linear=sum(row.tokens.size for row in self._timelines),
-            tokens_forest=self.num_tokens,
-            calls=len(self.calls),
-            occurrences=len(self.occurrences),
-            excluded=sum(call.excluded for call in self.calls),
-        )
+        rows = [len(self.calls[calls[0]]) for calls in self._rows]
+        return find_stats(self.calls, rows, self.layout, self.occurrences)
 
     def path(self, call_index: int) -> IntArray:
         """i32[n]: forest indices of the prompt + completion of one call, from its root on.
@@ -113,7 +87,7 @@ class Forest:
 
     def timelines(self) -> list[Timeline]:
         """Linear rows for trainers without tree attention; every call is owned by exactly one. See `Timeline`."""
-        return list(self._timelines)
+        return build_timelines(self, self._rows)
 
     def packs(
         self,
@@ -143,18 +117,27 @@ class Forest:
         """
         return pack_forest(self, budget, max_path, ranks, token_cost, depth_cost)
 
-    def explain(self, tokenizer: Tokenizer | None = None) -> Explanation:
+    def explain(
+        self, tokenizer: Tokenizer | None = None, contexts: Sequence[Context | None] | None = None
+    ) -> Explanation:
         """Where calls left the longest path of earlier ones, in the order of the calls: why, and what it cost.
 
+        Token ids alone tell where, and whether both are the same again later; text and messages tell why. No cause is
+        claimed that does not show in what is given.
+
         Args:
-            tokenizer: anything with `decode(list of ids) -> str`; texts are shown, and kinds are told apart that
-                token ids alone do not tell.
+            tokenizer: anything with `decode(list of ids) -> str`. Texts are shown then, and read for the markers of
+                common chat templates.
+            contexts: the messages of each call, None where they are not known.
+
+        Raises:
+            MergeError: not as many contexts as calls, or a message that cannot be read; names it.
         """
-        return explain(self, tokenizer)
+        return explain(self, tokenizer, contexts)
 
     @cached_property
-    def _timelines(self) -> list[Timeline]:
-        return find_timelines(self)
+    def _rows(self) -> list[list[int]]:
+        return find_rows(self)
 
     @cached_property
     def _tables(self) -> tuple[list[int], list[int], list[int]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ._arrays import FloatArray, IntArray
+from ._arrays import BoolArray, FloatArray, IntArray
 from ._layout import Layout, as_i32, concat_ranges
 from .call import Call
 
@@ -23,6 +23,7 @@ class Occurrences:
         logprob: f32[M], bit-equal to the call's.
         advantage: f32[M].
         weight: f32[M]. The loss of a batch is `sum(weight * loss)`, with no later mean.
+        context_exact: bool[M]; where False the logprob is that of another context (see `Call.context_exact`).
     """
 
     token: IntArray
@@ -31,6 +32,7 @@ class Occurrences:
     logprob: FloatArray
     advantage: FloatArray
     weight: FloatArray
+    context_exact: BoolArray
 
     def __len__(self) -> int:
         return self.token.size
@@ -40,18 +42,20 @@ def collect(calls: Sequence[Call], layout: Layout) -> Occurrences:
     """The occurrences of all calls in canonical order."""
     if not calls:
         none, no_number = as_i32([]), np.empty(0, np.float32)
-        return Occurrences(none, none, none, no_number, no_number, no_number)
+        return Occurrences(none, none, none, no_number, no_number, no_number, np.empty(0, np.bool_))
     sizes = as_i32([call.completion_ids.size for call in calls])
     trained = np.concatenate([call.mask for call in calls]).astype(np.bool_)
     unpredicted = [index for index, call in enumerate(calls) if call.excluded]
     trained[(np.cumsum(sizes) - sizes)[unpredicted]] = False
+    owner = np.repeat(np.arange(len(calls), dtype=np.int32), sizes)[trained]
     return Occurrences(
         token=_completion_tokens(calls, layout)[trained],
-        call=np.repeat(np.arange(len(calls), dtype=np.int32), sizes)[trained],
+        call=owner,
         t=concat_ranges(np.zeros_like(sizes), sizes)[trained],
         logprob=np.concatenate([call.logprobs for call in calls])[trained],
         advantage=np.concatenate([call.advantage for call in calls])[trained],
         weight=np.concatenate([call.weight for call in calls])[trained],
+        context_exact=np.array([call.context_exact for call in calls])[owner],
     )
 
 

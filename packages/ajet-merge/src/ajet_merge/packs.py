@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._arrays import FloatArray, IntArray
+from ._arrays import BoolArray, FloatArray, IntArray
 from ._balance import balance
 from ._cut import cut, fill, find_leaves, leaf_packs
 from ._layout import as_i32
@@ -64,6 +64,7 @@ class Pack:
         logprob: f32[M], of the occurrence.
         advantage: f32[M], of the occurrence.
         weight: f32[M], of the occurrence.
+        context_exact: bool[M]; where False `logprob` must not be the denominator of a ratio (see `Call.context_exact`).
         rank: the rank to run it.
         is_dummy: whether it only keeps a rank in step.
         cost: token_cost * T + depth_cost * sum(pos + 1); 0.0 for dummies.
@@ -88,6 +89,7 @@ class Pack:
     logprob: FloatArray
     advantage: FloatArray
     weight: FloatArray
+    context_exact: BoolArray
     rank: int
     is_dummy: bool
     cost: float
@@ -112,10 +114,12 @@ def pack_forest(
     groups = fill(cut(leaves, budget), budget)
     owner = leaf_packs(groups, leaves)
     homes = _occurrences_by_pack(forest, leaves.node, owner, len(groups))
+    above = forest.layout.parent.tolist()
     packs: list[Pack] = []
-    for index, home in enumerate(homes):
-        leaf_nodes = [leaves.node[leaf] for leaf in np.flatnonzero(owner == index)]
-        packs.append(_build(forest, leaf_nodes, home, token_cost, depth_cost))
+    for pieces, home in zip(groups, homes, strict=True):
+        leaf_nodes = [node for piece in pieces for node in leaves.node[piece.first : piece.last]]
+        tree = subtree(forest.layout, above, leaf_nodes)
+        packs.append(_build(forest, tree, home, token_cost, depth_cost))
     packs += [_dummy() for _ in range(-len(packs) % ranks)]
     parts = balance([pack.cost for pack in packs], ranks)
     return [replace(packs[item], rank=rank) for rank, items in enumerate(parts) for item in items]
@@ -145,8 +149,7 @@ def _occurrences_by_pack(forest: "Forest", leaf_nodes: list[int], owner: IntArra
     return [order[first:last] for first, last in pairwise(bounds)]
 
 
-def _build(forest: "Forest", leaf_nodes: list[int], occ_index: IntArray, token_cost: float, depth_cost: float) -> Pack:
-    tree = subtree(forest.layout, leaf_nodes)
+def _build(forest: "Forest", tree: Tree, occ_index: IntArray, token_cost: float, depth_cost: float) -> Pack:
     pos = forest.pos[tree.forest_index]
     order = np.argsort(tree.forest_index)
     occurrences = forest.occurrences
@@ -161,6 +164,7 @@ def _build(forest: "Forest", leaf_nodes: list[int], occ_index: IntArray, token_c
         logprob=occurrences.logprob[occ_index],
         advantage=occurrences.advantage[occ_index],
         weight=occurrences.weight[occ_index],
+        context_exact=occurrences.context_exact[occ_index],
         cost=token_cost * pos.size + depth_cost * (int(pos.sum(dtype=np.int64)) + pos.size),
     )
 
@@ -176,6 +180,7 @@ def _dummy() -> Pack:
         logprob=zero,
         advantage=zero,
         weight=zero,
+        context_exact=np.ones(1, np.bool_),
         cost=0.0,
         is_dummy=True,
     )
@@ -190,6 +195,7 @@ def _assemble(
     logprob: FloatArray,
     advantage: FloatArray,
     weight: FloatArray,
+    context_exact: BoolArray,
     cost: float,
     is_dummy: bool = False,
 ) -> Pack:
@@ -214,6 +220,7 @@ def _assemble(
         logprob=logprob,
         advantage=advantage,
         weight=weight,
+        context_exact=context_exact,
         rank=0,
         is_dummy=is_dummy,
         cost=cost,

@@ -70,8 +70,8 @@ class _Row:
         self.first = min(self.first, runs[0][0]) if runs else self.first
 
 
-def find_timelines(forest: "Forest") -> list[Timeline]:
-    """As few rows as possible, with each call in one of them.
+def find_rows(forest: "Forest") -> list[list[int]]:
+    """As few rows as possible, with each call in one of them; for each row its calls, the longest first.
 
     Nodes are taken from the leaves up. The rows that pass through a node are those opened below it; a call that ends at
     the node joins the first of them that trains none of its tokens, and only if there is none does it open a row. As in
@@ -89,8 +89,13 @@ def find_timelines(forest: "Forest") -> list[Timeline]:
             rows += fresh
             opened += fresh
         below[int(forest.layout.parent[node])].append(rows)
-    bounds = np.searchsorted(forest.occurrences.call, np.arange(len(forest.calls) + 1))
-    timelines = [_timeline(forest, row.calls, bounds.tolist()) for row in opened]
+    return [row.calls for row in opened]
+
+
+def build_timelines(forest: "Forest", rows: list[list[int]]) -> list[Timeline]:
+    """The rows as arrays, in the order of the forest."""
+    bounds = np.searchsorted(forest.occurrences.call, np.arange(len(forest.calls) + 1)).tolist()
+    timelines = [_timeline(forest, calls, bounds) for calls in rows]
     return sorted(timelines, key=lambda row: (int(row.path[-1]), row.calls))
 
 

@@ -10,6 +10,8 @@ With L(x) the loss of an occurrence x, T all occurrences, and |.| a number of oc
     sequence_mean  1/S * sum over calls c with occurrences of (sum over c of L / |c|), S such calls
     episode_mean   the same over episodes e: an episode cut into many calls weighs as much as one cut into few
     group_mean     the same over groups g: tokens of one group are averaged, then groups
+    unit_mean      the same over units that the caller names
+    fixed_length_mean  1/S * sum over calls of (sum over c of L / n), with n the same number for all
 
 Units without occurrences are left out of the number of units too: they have no mean.
 """
@@ -20,7 +22,7 @@ import numpy as np
 
 from ._arrays import FloatArray
 from .call import Call
-from .errors import CallError
+from .errors import CallError, MergeError
 
 
 def token_mean(calls: Sequence[Call]) -> list[FloatArray]:
@@ -60,6 +62,41 @@ def group_mean(calls: Sequence[Call]) -> list[FloatArray]:
         CallError: a call that trains something has no `group_id`.
     """
     return _unit_mean(calls, lambda index, call: _named(call, "group_id", call.group_id))
+
+
+def fixed_length_mean(calls: Sequence[Call], length: int) -> list[FloatArray]:
+    """Every trained token weighs 1 / (S `length`), so that long sequences are not favoured when wrong.
+
+    As in Dr. GRPO, "Understanding R1-Zero-Like Training" (arXiv:2503.20783): the sum over a response is divided by a
+    constant, there the largest number of new tokens.
+
+    Args:
+        calls: the calls of the global batch.
+        length: the constant, at least 1.
+
+    Raises:
+        MergeError: `length` is less than 1.
+    """
+    if length < 1:
+        raise MergeError(f"length={length}: must be at least 1, for example the most tokens a completion may have")
+    trained = [call.trained for call in calls]
+    sequences = sum(bool(mask.any()) for mask in trained)
+    return [mask * np.float32(1 / (max(sequences, 1) * length)) for mask in trained]
+
+
+def unit_mean(calls: Sequence[Call], units: Sequence[Hashable]) -> list[FloatArray]:
+    """Every unit weighs the same, and every token in it: 1 / (U |u|).
+
+    Args:
+        calls: the calls of the global batch.
+        units: what each call belongs to: its role, its task, its (group, turn)...
+
+    Raises:
+        MergeError: not one unit for each call.
+    """
+    if len(units) != len(calls):
+        raise MergeError(f"units has {len(units)} entries for {len(calls)} calls; give one for each")
+    return _unit_mean(calls, lambda index, call: units[index])
 
 
 def _unit_mean(calls: Sequence[Call], unit_of: Callable[[int, Call], Hashable]) -> list[FloatArray]:

@@ -1,0 +1,286 @@
+"""`Context`: what a call looked like before it was tokens. And the form in which messages are compared.
+
+Two messages are the same when their canonical forms are equal:
+
+    role         as it is
+    content      None, "" and absent are equal; a list of one text part equals its text; other lists stay lists
+    tool_calls   (name, arguments) in order; arguments are JSON with sorted keys, or text where they are no JSON
+    images       a base64 `data:` URL stands for the digest of its bytes, any other URL for itself
+    the rest     every other key with a value, `name`, `refusal` and `audio` for example, is part of the form
+
+No part of it are reasoning (`REASONING_KEYS`, `REASONING_PARTS`), the ids of tool calls (`ID_KEYS`) and what never
+reaches a prompt (`METADATA_KEYS`). Since ids do not count, the answers of parallel tool calls are told apart by order.
+"""
+
+import json
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from reprlib import Repr
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ._arrays import IntArray
+from .errors import MergeError
+
+Message: TypeAlias = Mapping[str, Any]
+"""A chat message as OpenAI's Chat Completions write it: role, content, tool_calls, ... Plain JSON."""
+
+REASONING_KEYS = ("reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks")
+REASONING_PARTS = ("reasoning", "thinking", "redacted_thinking")
+ID_KEYS = ("id", "tool_call_id")
+METADATA_KEYS = ("annotations", "cache_control", "logprobs")
+
+MAX_DEPTH = 100
+"""So many levels of lists and mappings in one message are taken for an accident."""
+
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 60
+
+_CALL_KEYS = ("id", "index", "type")
+_NOT_COMPARED = frozenset((*REASONING_KEYS, *ID_KEYS, *METADATA_KEYS))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Context:
+    """The messages of one call. The caller's objects are not copied: do not change them while this is in use.
+
+    Attributes:
+        messages: the request's messages.
+        response: the message that the completion was parsed into; None if it was not parsed.
+        tools: the tools of the request, as given.
+        message_ends: i32[len(messages)], ascending: the number of prompt tokens up to and including each message as the
+            template rendered it, with the tokens that close the message's turn. Takes any sequence of integers.
+
+    Raises:
+        MergeError: a message is no mapping with a role, or `message_ends` does not fit the messages.
+    """
+
+    messages: tuple[Message, ...]
+    response: Message | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    message_ends: IntArray | None = None
+
+    def __post_init__(self) -> None:
+        check_messages(self.messages)
+        if self.response is not None:
+            check_message(self.response, "response")
+        object.__setattr__(self, "messages", tuple(self.messages))
+        object.__setattr__(self, "tools", _mappings(self.tools, "tools"))
+        if self.message_ends is not None:
+            object.__setattr__(self, "message_ends", _ends(self.message_ends, len(self.messages)))
+
+
+def check_messages(messages: object, start: int = 0) -> None:
+    """Refuse with a `MergeError` what is no list or tuple of messages; those before `start` are taken to be right."""
+    if not isinstance(messages, list | tuple):
+        _refuse("messages", messages, "must be a list of messages")
+    for index in range(start, len(messages)):
+        check_message(messages[index], f"messages[{index}]")
+
+
+def check_message(message: object, name: str) -> None:
+    """Refuse with a `MergeError` what is no mapping with a role; `name` says which message it is."""
+    if not isinstance(message, Mapping):
+        _refuse(name, message, "a message must be a mapping of role, content and further keys")
+    role: object = message.get("role")
+    if not isinstance(role, str) or not role:
+        _refuse(f"{name}.role", role, "must be a non-empty string such as 'user'")
+
+
+def plain_message(message: Message, name: str = "message") -> dict[str, Any]:
+    """A copy of a message in plain dicts and lists; later changes to the message do not reach it.
+
+    Args:
+        message: not modified.
+        name: what errors call it.
+
+    Raises:
+        MergeError: names the field that JSON cannot hold, or that is nested too deeply.
+    """
+    check_message(message, name)
+    return _plain(message, name)
+
+
+def canonical_message(message: Message, name: str = "message") -> str:
+    """The canonical form as JSON text: equal texts, equal messages.
+
+    Args:
+        message: not modified.
+        name: what errors call it.
+
+    Raises:
+        MergeError: names the field that is not what chat messages hold there.
+    """
+    return _dumps(canonical_fields(message, name))
+
+
+def canonical_fields(message: Message, name: str = "message") -> dict[str, Any]:
+    """The canonical form by field: `role` always, and `content`, `tool_calls` and others where they hold anything.
+
+    `content` is a string or a list of parts, `tool_calls` a list of [name, arguments as JSON text, further keys of the
+    function, further keys of the call]. See `canonical_message` for arguments and errors.
+    """
+    plain = plain_message(message, name)
+    fields = {key: _field(key, value, f"{name}.{key}") for key, value in plain.items() if key not in _NOT_COMPARED}
+    return _further(fields)
+
+
+def canonical_tools(tools: object, name: str = "") -> str:
+    """Tools as JSON text with sorted keys, in the order given; "" if there are none.
+
+    Raises:
+        MergeError: names the tool that is no mapping or no JSON, after `name`.
+    """
+    checked = _mappings(tools, f"{name}tools")
+    return _dumps(_plain(checked, f"{name}tools")) if checked else ""
+
+
+def reasoning(message: Message) -> dict[str, Any]:
+    """What a message holds of reasoning, by key; reasoning parts of its content under "content"."""
+    found = _further({key: message.get(key) for key in REASONING_KEYS})
+    content = message.get("content")
+    parts = [part for part in content if _is_reasoning(part)] if isinstance(content, list | tuple) else []
+    return found | ({"content": parts} if parts else {})
+
+
+def tool_call_ids(message: Message) -> list[Any]:
+    """The ids of a message's tool calls in order, then the id of the call that it answers; None where there is none."""
+    return [*(call.get("id") for call in message.get("tool_calls") or ()), message.get("tool_call_id")]
+
+
+def _field(key: str, value: Any, name: str) -> Any:
+    if _is_empty(value):
+        return None
+    if key == "content":
+        return _content(value, name)
+    if key == "tool_calls":
+        return [_tool_call(call, f"{name}[{index}]") for index, call in enumerate(_mappings(value, name))]
+    return _digested(value)
+
+
+def _content(content: Any, name: str) -> str | list[Any]:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        _refuse(name, content, "must be a string, a list of parts or None")
+    parts = [_part(part, f"{name}[{index}]") for index, part in enumerate(content) if not _is_reasoning(part)]
+    return parts[0]["text"] if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
+
+
+def _part(part: Any, name: str) -> dict[str, Any]:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        _refuse(name, part, "a part of a content must be a mapping with a type, such as 'text'")
+    kept = {key: value for key, value in part.items() if key not in METADATA_KEYS and value is not None}
+    if part["type"] == "text":
+        if not isinstance(part.get("text"), str):
+            _refuse(f"{name}.text", part.get("text"), "must be a string")
+        return kept
+    if isinstance(kept.get("image_url"), str):
+        kept["image_url"] = {"url": kept["image_url"]}
+    return _digested(kept)
+
+
+def _is_reasoning(part: Any) -> bool:
+    return isinstance(part, Mapping) and part.get("type") in REASONING_PARTS
+
+
+def _tool_call(call: Mapping[str, Any], name: str) -> Any:
+    if call.get("type", "function") != "function":
+        return _further(call, "id", "index")
+    # Templates take {"function": {"name", "arguments"}} and {"name", "arguments"} for the same.
+    function = call.get("function", call)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        _refuse(f"{name}.function", function, "must be a mapping with a name, a string, and arguments")
+    is_flat = function is call
+    of_function = _further(function, "name", "arguments", *(_CALL_KEYS if is_flat else ()))
+    of_call = {} if is_flat else _further(call, "function", *_CALL_KEYS)
+    return [function["name"], _arguments(function.get("arguments")), of_function, of_call]
+
+
+def _further(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in known and not _is_empty(value)}
+
+
+def _arguments(value: Any) -> str:
+    """As canonical JSON text. What is no JSON stays as it is, and so cannot be taken for what is."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        return _dumps(value)
+    try:
+        return _dumps(_plain(json.loads(value), "arguments"))
+    except (ValueError, RecursionError):  # a model may sample anything here, a thousand brackets too
+        return value
+
+
+def _plain(value: Any, name: str, depth: int = 0) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if depth == MAX_DEPTH:
+        _refuse(name, value, f"nested more than {MAX_DEPTH} deep")
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{name}[{index}]", depth + 1) for index, item in enumerate(value)]
+    if not isinstance(value, Mapping):
+        _refuse(name, value, "must be what JSON can hold")
+    for key in value:
+        if not isinstance(key, str):
+            _refuse(name, key, "keys must be strings")
+    return {key: _plain(item, f"{name}.{key}", depth + 1) for key, item in value.items()}
+
+
+def _digested(value: Any) -> Any:
+    """A plain value with base64 `data:` URLs replaced by the digest of their bytes."""
+    if isinstance(value, dict):
+        return {key: _digested(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_digested(item) for item in value]
+    return _digest(value) if isinstance(value, str) and value.startswith("data:") else value
+
+
+def _digest(url: str) -> Any:
+    head, _, data = url.partition(",")
+    if not head.endswith(";base64"):
+        return url
+    try:
+        return ["sha256", sha256(b64decode(data, validate=True)).hexdigest()]
+    except ValueError:  # no base64: the text itself is compared
+        return url
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _is_empty(value: Any) -> bool:
+    return value is None or (isinstance(value, str | list | tuple | Mapping) and not value)
+
+
+def _mappings(values: object, name: str) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(values, list | tuple):
+        _refuse(name, values, "must be a list of mappings")
+    for index, value in enumerate(values):
+        if not isinstance(value, Mapping):
+            _refuse(f"{name}[{index}]", value, "must be a mapping")
+    return tuple(values)
+
+
+def _ends(values: ArrayLike, messages: int) -> IntArray:
+    try:
+        given = np.asarray(values)
+    except ValueError:
+        _refuse("message_ends", values, "must be a flat sequence of integers")
+    if given.shape != (messages,) or (messages and given.dtype.kind not in "iu"):
+        _refuse("message_ends", values, f"must be one integer for each of the {messages} messages")
+    if messages and (int(given.min()) < 0 or int(given.max()) > 2**31 - 1 or (given[1:] < given[:-1]).any()):
+        _refuse("message_ends", values, "must be numbers of prompt tokens, each at least the one before")
+    ends = given.astype(np.int32)
+    ends.flags.writeable = False
+    return ends
+
+
+def _refuse(name: str, value: object, rule: str) -> NoReturn:
+    raise MergeError(f"{name} = {_SHORT.repr(value)}: {rule}")
