@@ -18,7 +18,7 @@ def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_help_names_every_command() -> None:
     text = CliRunner().invoke(cli, ["--help"]).output
-    for name in ("job", "quickstart", "server"):
+    for name in ("job", "merge", "quickstart", "server"):
         assert f"\n  {name}" in text
 
 
@@ -33,6 +33,10 @@ def test_an_unknown_command_is_refused() -> None:
     [
         ["job", "init"],
         ["job", "validate"],
+        ["merge", "stats"],
+        ["merge", "explain"],
+        ["merge", "rows"],
+        ["merge", "packs"],
         ["server", "start"],
         ["server", "status"],
         ["server", "stop"],

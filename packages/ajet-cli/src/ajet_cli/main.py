@@ -11,6 +11,7 @@ from ajet_core.errors import AjetError
 
 _COMMANDS = {
     "job": ("ajet_cli.commands.job", "job"),
+    "merge": ("ajet_cli.commands.merge.group", "merge"),
     "quickstart": ("ajet_cli.commands.quickstart", "quickstart"),
     "server": ("ajet_cli.commands.server", "server"),
 }
