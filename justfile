@@ -29,3 +29,8 @@ format:
 lock:
     uv lock
     uv export --quiet --all-packages --all-extras --no-emit-workspace --no-annotate --no-header -o requirements.lock
+
+# Write the pages and pictures of docs/merge that are generated.
+docs:
+    uv run python docs/merge/figures.py
+    uv run python docs/merge/api.py

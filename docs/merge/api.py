@@ -1,6 +1,6 @@
 """Writes `api.md` from the docstrings of ajet-merge, with griffe2md: one section for each public name.
 
-    uv run --no-project --with griffe2md==1.5.1 --with black==26.10.1 docs/merge/api.py
+    uv run python docs/merge/api.py
 
 Reads the sources; nothing is imported and no package but griffe2md is needed.
 """
