@@ -51,59 +51,5 @@ cdef inline int64_t common_with(const Sequence* seq, int64_t at, const int32_t* 
     return done
 
 
-cdef inline int64_t run_from(const Sequence* seq, int64_t at, const int32_t** run) noexcept nogil:
-    """Points `run` at the token at `at`; returns how many tokens lie side by side from there on."""
-    if at < seq.prompt_length:
-        run[0] = seq.prompt + at
-        return seq.prompt_length - at
-    run[0] = seq.completion + (at - seq.prompt_length)
-    return seq.length - at
-
-
-cdef inline int64_t common_between(const Sequence* a, const Sequence* b, int64_t at, int64_t end) noexcept nogil:
-    """The first position in `at`..`end` at which two sequences differ; `end` if there is none."""
-    cdef const int32_t* left
-    cdef const int32_t* right
-    cdef int64_t count, got
-    while at < end:
-        count = min(end - at, run_from(a, at, &left), run_from(b, at, &right))
-        got = common_prefix(left, right, count)
-        at += got
-        if got < count:
-            break
-    return at
-
-
-cdef inline void compare_neighbours(
-    const Sequence* seqs, const int32_t* roots, int64_t count, int32_t* waiting, int64_t* shared
-) noexcept nogil:
-    """For each sequence how many tokens it shares with the one before, if both have the same root; else -1.
-
-    Page by page over all sequences, not sequence by sequence: while a page of one is compared with the next one's, it is
-    still in the fastest cache, so each token comes from memory once.
-
-    Args:
-        waiting: scratch for `count` numbers.
-    """
-    cdef int64_t index, at = 0, left = 0, kept, end, got
-    for index in range(count):
-        shared[index] = -1
-        if index > 0 and roots[index] == roots[index - 1]:
-            waiting[left] = <int32_t>index
-            left += 1
-    while left > 0:
-        kept = 0
-        for index in range(left):
-            end = min(seqs[waiting[index]].length, seqs[waiting[index] - 1].length)
-            got = common_between(&seqs[waiting[index] - 1], &seqs[waiting[index]], at, min(end, at + PAGE))
-            if got == at + PAGE:
-                waiting[kept] = waiting[index]
-                kept += 1
-            else:
-                shared[waiting[index]] = got
-        left = kept
-        at += PAGE
-
-
 cdef inline int32_t token_at(const Sequence* seq, int64_t at) noexcept nogil:
     return seq.prompt[at] if at < seq.prompt_length else seq.completion[at - seq.prompt_length]

@@ -8,6 +8,7 @@ import numpy as np
 
 from ._arrays import FloatArray, IntArray, MaskArray
 from .call import Call
+from .occurrences import Occurrences
 
 if TYPE_CHECKING:
     from .forest import Forest
@@ -27,10 +28,6 @@ class Timeline:
         calls: indices of the calls owned, in ascending order.
         occurrences: i32[m], indices into `Forest.occurrences`, by position in the row.
         positions: i32[m], position in the row of each of these occurrences; strictly ascending, all >= 1.
-        mask: u8[n], 1 where the row trains the token.
-        logprobs: f32[n], the rollout's logprob of each trained token, 0 elsewhere.
-        advantage: f32[n], of each trained token, 0 elsewhere.
-        weight: f32[n], of each trained token, 0 elsewhere.
         context_exact: whether that holds for every call owned (see `Call.context_exact`).
     """
 
@@ -39,11 +36,35 @@ class Timeline:
     calls: tuple[int, ...]
     occurrences: IntArray
     positions: IntArray
-    mask: MaskArray
-    logprobs: FloatArray
-    advantage: FloatArray
-    weight: FloatArray
     context_exact: bool
+    _source: Occurrences
+
+    @property
+    def mask(self) -> MaskArray:
+        """u8[n], made anew: 1 where the row trains the token."""
+        mask = np.zeros(self.tokens.size, np.uint8)
+        mask[self.positions] = 1
+        return mask
+
+    @property
+    def logprobs(self) -> FloatArray:
+        """f32[n], made anew: the rollout's logprob of each trained token, 0 elsewhere."""
+        return self._dense(self._source.logprob)
+
+    @property
+    def advantage(self) -> FloatArray:
+        """f32[n], made anew: of each trained token, 0 elsewhere."""
+        return self._dense(self._source.advantage)
+
+    @property
+    def weight(self) -> FloatArray:
+        """f32[n], made anew: of each trained token, 0 elsewhere."""
+        return self._dense(self._source.weight)
+
+    def _dense(self, of_occurrences: FloatArray) -> FloatArray:
+        dense = np.zeros(self.tokens.size, np.float32)
+        dense[self.positions] = of_occurrences[self.occurrences]
+        return dense
 
 
 Runs = tuple[tuple[int, int], ...]
@@ -109,6 +130,9 @@ def _calls_by_node(forest: "Forest") -> dict[int, dict[Runs, list[int]]]:
 
 def _trained_runs(call: Call) -> Runs:
     """The positions a call trains, as runs."""
+    if call.mask.all():  # by far the commonest
+        first, end = max(call.prompt_ids.size, 1), len(call)
+        return ((first, end),) if first < end else ()
     edges = np.diff(call.trained.astype(np.int8), prepend=0, append=0)
     starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
     offset = call.prompt_ids.size
@@ -138,24 +162,12 @@ def _timeline(forest: "Forest", calls: list[int], bounds: list[int]) -> Timeline
     own = np.concatenate([np.arange(bounds[call], bounds[call + 1], dtype=np.int32) for call in calls])
     positions = forest.pos[forest.occurrences.token[own]]
     order = np.argsort(positions)
-    own, positions = own[order], positions[order]
-
-    def dense(values: FloatArray) -> FloatArray:
-        spread = np.zeros(path.size, np.float32)
-        spread[positions] = values[own]
-        return spread
-
-    mask = np.zeros(path.size, np.uint8)
-    mask[positions] = 1
     return Timeline(
         tokens=forest.tokens[path],
         path=path,
         calls=tuple(sorted(calls)),
-        occurrences=own,
-        positions=positions,
-        mask=mask,
-        logprobs=dense(forest.occurrences.logprob),
-        advantage=dense(forest.occurrences.advantage),
-        weight=dense(forest.occurrences.weight),
+        occurrences=own[order],
+        positions=positions[order],
         context_exact=all(forest.calls[call].context_exact for call in calls),
+        _source=forest.occurrences,
     )
