@@ -5,8 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-import time
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -131,43 +129,6 @@ def test_a_buffer_written_after_adding_is_not_seen() -> None:
     ids[:] = 9
     assert tracker.add(Call([1, 2, 3, 4], [5], [-1])) == 4
     assert tracker.forest().tokens.tolist() == [1, 2, 3, 4, 5]
-
-
-def test_a_tracker_may_be_used_from_several_threads() -> None:
-    made, tracker = siblings(200), Tracker()
-    threads = [threading.Thread(target=lambda part: [*map(tracker.add, part)], args=(made[n::4],)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert np.array_equal(tracker.forest().tokens, merge(made).tokens)
-
-
-def test_the_compiled_trie_releases_the_gil() -> None:
-    """With forced switches off, another thread can only run while `add` lets it."""
-    made = chain(300, 40)
-    arguments = [call.prompt_ids for call in made], [call.completion_ids for call in made], [0] * 300
-    gate, ran = threading.Lock(), threading.Event()
-    before, deadline = sys.getswitchinterval(), time.monotonic() + 20
-
-    def other() -> None:
-        with gate:
-            ran.set()
-
-    thread = threading.Thread(target=other)
-    gate.acquire()
-    thread.start()
-    sys.setswitchinterval(1000)
-    try:
-        gate.release()
-        while not ran.is_set() and time.monotonic() < deadline:
-            trie = _forest.Trie()
-            trie.new_root()
-            trie.add(*arguments)
-        assert ran.is_set()
-    finally:
-        sys.setswitchinterval(before)
-        thread.join()
 
 
 def test_merging_again_and_again_keeps_no_memory(backend: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ajet_merge import Call, CallError, MergeError
+from ajet_merge import Call, CallError, MergeError, merge
 
 
 class Tensor:
@@ -88,7 +88,10 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"prompt_ids": [2**31]}, r"prompt_ids\[0\] = 2147483648: token ids must lie in"),
     ({"prompt_ids": np.array([3, 2**63], np.uint64)}, r"prompt_ids\[1\] = 9223372036854775808"),
     ({"prompt_ids": [1.0, 2.5]}, r"prompt_ids\[0\] = 1.0: token ids must be integers"),
-    ({"prompt_ids": np.array([1.0])}, r"prompt_ids has dtype float64, for example .*1\.0.*: token ids must be integers"),
+    (
+        {"prompt_ids": np.array([1.0])},
+        r"prompt_ids has dtype float64, for example .*1\.0.*: token ids must be integers",
+    ),
     ({"prompt_ids": np.ones(2, np.float32)}, "prompt_ids has dtype float32"),
     ({"prompt_ids": np.ones(2, bool)}, "prompt_ids has dtype bool"),
     ({"prompt_ids": [1, None]}, r"prompt_ids\[1\] = None: token ids must be integers"),
@@ -161,3 +164,24 @@ def test_the_item_of_a_list_that_is_no_id_is_named(ids: Any, message: str) -> No
 
 def test_numpy_integers_in_a_list_are_ids() -> None:
     assert Call([np.int64(3), 4], [5], [-1]).prompt_ids.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("advantage", True, "advantage has dtype bool"),
+        ("weight", np.True_, "weight has dtype bool"),
+        ("weight", -1.0, r"weight = -1\.0: a loss weight must be >= 0"),
+        ("advantage", math.nan, "advantage = nan: must be a finite float32"),
+        ("logprobs", np.zeros(0, complex), "logprobs has dtype complex128"),
+        ("prompt_ids", np.ma.MaskedArray([1, 2], [True, False]), "prompt_ids is a masked array"),
+    ],
+)
+def test_what_is_wrong_is_refused_without_a_completion_too(field: str, value: Any, message: str) -> None:
+    with pytest.raises(CallError, match=message):
+        Call(**{"prompt_ids": [1], "completion_ids": [], "logprobs": [], field: value})
+
+
+def test_calls_that_are_none_are_refused() -> None:
+    with pytest.raises(MergeError, match="calls is a NoneType; give a sequence"):
+        merge(None)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ def test_chains_need_no_explanation() -> None:
     forest = merge([call([1], [2]), call([1, 2, 3], [4]), call([1, 2], [3])])
     assert forest.explain().departures == ()
     assert forest.explain().by_cause() == []
-    assert str(forest.explain()) == "every call extends an earlier one or lies within one"
+    assert str(forest.explain()) == "every call goes on where earlier ones ended, or lies within one"
 
 
 @pytest.mark.parametrize(
@@ -145,16 +145,22 @@ def test_every_cause_says_what_it_means() -> None:
 
 
 @given(calls())
-def test_departures_are_the_calls_that_neither_extend_nor_repeat(made: list[Call]) -> None:
+def test_departures_are_the_calls_that_go_on_otherwise_than_an_earlier_one(made: list[Call]) -> None:
     expected: list[tuple[int, int]] = []
     for index, this in enumerate(made):
         before = [other for other in made[:index] if other.compat_key == this.compat_key]
         known = prefixes(before)
         shared = max((n for n in range(1, len(this) + 1) if (this.compat_key, sequence(this)[:n]) in known), default=0)
-        extends = any(sequence(other) == sequence(this)[:shared] for other in before)
-        if before and shared < len(this) and not extends:
+        beyond = any(len(other) > shared and sequence(other)[:shared] == sequence(this)[:shared] for other in before)
+        if beyond and shared < len(this):
             expected.append((index, shared))
     assert [(found.call, found.shared) for found in merge(made).explain(Letters()).departures] == expected
+
+
+def test_a_call_that_extends_one_call_but_leaves_the_path_of_a_later_one_is_named() -> None:
+    made = [call([1], [3, 4]), call([1, 3, 4, 19, 5, 6], [7]), call([1, 3, 4, 5, 6], [8])]
+    (found,) = merge(made).explain().departures
+    assert (found.call, found.earlier, found.shared) == (2, 1, 3)
 
 
 @given(calls())

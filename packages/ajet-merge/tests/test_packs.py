@@ -1,6 +1,7 @@
 """Packs: a partition of the occurrences, within the budget, each with its exact context."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -213,3 +214,21 @@ def test_what_was_sampled_in_another_context_is_marked_on_each_of_its_occurrence
     assert [row.context_exact for row in forest.timelines()] == [False]
     with pytest.raises(CallError, match="call 'c': context_exact = 1: must be True or False"):
         Call([1], [2], [-1], call_id="c", context_exact=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"budget": None}, "budget=None: must be an integer"),
+        ({"budget": "8"}, "budget='8': must be an integer"),
+        ({"budget": 8.5}, r"budget=8\.5: must be an integer"),
+        ({"budget": 8, "max_path": 2.5}, r"max_path=2\.5: must be an integer"),
+        ({"budget": 8, "ranks": True}, "ranks=True: must be an integer"),
+        ({"budget": 8, "token_cost": float("nan")}, "token_cost=nan: must be a finite number, at least 0"),
+        ({"budget": 8, "depth_cost": None}, "depth_cost=None: must be a finite number, at least 0"),
+        ({"budget": 8, "depth_cost": -1.0}, r"depth_cost=-1\.0: must be a finite number, at least 0"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused_by_name(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(MergeError, match=message):
+        merge([Call([1], [2], [-1])]).packs(**arguments)

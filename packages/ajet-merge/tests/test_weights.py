@@ -12,6 +12,7 @@ from merge_strategies import calls
 from ajet_merge import Call, CallError, MergeError, episode_mean, group_mean, merge, sequence_mean, token_mean
 from ajet_merge.weights import fixed_length_mean, unit_mean
 
+
 def by_adapter(made: Sequence[Call]) -> list[np.ndarray]:
     return unit_mean(made, [call.compat_key for call in made])
 

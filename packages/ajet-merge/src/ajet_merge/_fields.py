@@ -111,10 +111,10 @@ class Field:
         """Finite numbers as f32[length]; with `scalar`, one number stands for `length` equal ones."""
         if value is None:
             self.refuse(f" is missing: give one number for each of the {length} completion tokens")
-        if scalar and isinstance(value, int | float) and -MAX_FLOAT <= value <= MAX_FLOAT:
-            return frozen(np.full(length, value, np.float32), np.float32)  # the commonest case, kept quick
+        if scalar and type(value) in (int, float) and -MAX_FLOAT <= value <= MAX_FLOAT:  # pyright: ignore[reportOperatorIssue]
+            return _read_only(np.full(length, value, np.float32))  # the commonest case, kept quick
         given = self._array(value, "one number per completion token", scalar=scalar)
-        if given.size and given.dtype.kind not in "fiu":
+        if given.dtype.kind not in "fiu":
             self._refuse_dtype(given, "one real number is needed for each completion token")
         if given.ndim:
             self._check_length(given, length)
@@ -126,10 +126,13 @@ class Field:
 
     def weights(self, value: ArrayLike, length: int) -> FloatArray:
         """Like `floats`, and not negative."""
+        rule = "a loss weight must be >= 0 (the sign belongs to the advantage)"
         weights = self.floats(value, length, scalar=True)
+        if isinstance(value, int | float) and value < 0:
+            self.refuse(f" = {value}: {rule}")
         if weights.size and float(weights.min()) < 0:
             at = int(weights.argmin())
-            self.refuse(f"[{at}] = {weights[at]}: a loss weight must be >= 0 (the sign belongs to the advantage)")
+            self.refuse(f"[{at}] = {weights[at]}: {rule}")
         return weights
 
     def mask(self, value: ArrayLike, length: int) -> MaskArray:
@@ -144,6 +147,8 @@ class Field:
         return frozen(given, np.uint8)
 
     def _array(self, value: Any, wanted: str, *, scalar: bool = False) -> AnyArray:
+        if isinstance(value, np.ma.MaskedArray):
+            self.refuse(f" is a masked array, whose mask would be lost; give {wanted}, for example its .filled(...)")
         try:
             given = np.asarray(value)
         except (TypeError, ValueError, RuntimeError, OverflowError, BufferError) as error:

@@ -31,7 +31,7 @@ class Call:
         episode_id: the episode of the attempt. `weights.episode_mean` needs it.
         group_id: the group of the episode. `weights.group_mean` needs it.
         compat_key: whatever must be equal for hidden states to be shared: model, adapter, digest of images, routes.
-        context_exact: False where the prompt is not what the engine was given (see `text.match_texts`). The logprobs are
+        context_exact: False where the prompt is not what the engine was given (see `match_texts`). The logprobs are
             then those of another context and must not be the denominator of a ratio; recompute them.
 
     Raises:

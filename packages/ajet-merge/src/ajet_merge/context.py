@@ -178,6 +178,8 @@ class MessageIndex:
 
 def checked_calls(calls: Iterable[Call]) -> list[Call]:
     """The calls as a list; `MergeError` if one is none."""
+    if not isinstance(calls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+        raise MergeError(f"calls is a {type(calls).__name__}; give a sequence of ajet_merge.Call")
     calls = list(calls)
     if set(map(type, calls)) <= {Call}:
         return calls

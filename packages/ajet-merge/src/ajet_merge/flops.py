@@ -26,7 +26,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a dense decoder with grouped-query attention and a gated feed-forward part (Llama, Qwen, Mistral...).
+    """The sizes of a dense decoder with grouped-query attention and a gated feed-forward part (Llama, Qwen, ...).
 
     Attributes:
         layers: number of layers.

@@ -109,6 +109,10 @@ def pack_forest(
     forest: "Forest", budget: int, max_path: int | None, ranks: int, token_cost: float, depth_cost: float
 ) -> list[Pack]:
     """See `Forest.packs`."""
+    for name, number in (("budget", budget), ("ranks", ranks), *([] if max_path is None else [("max_path", max_path)])):
+        _check_integer(name, number)
+    for name, cost in (("token_cost", token_cost), ("depth_cost", depth_cost)):
+        _check_cost(name, cost)
     _check(forest, budget, max_path, ranks)
     leaves = find_leaves(forest.layout)
     groups = fill(cut(leaves, budget), budget)
@@ -123,6 +127,16 @@ def pack_forest(
     packs += [_dummy() for _ in range(-len(packs) % ranks)]
     parts = balance([pack.cost for pack in packs], ranks)
     return [replace(packs[item], rank=rank) for rank, items in enumerate(parts) for item in items]
+
+
+def _check_integer(name: str, value: object) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise MergeError(f"{name}={value!r}: must be an integer")
+
+
+def _check_cost(name: str, value: object) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise MergeError(f"{name}={value!r}: must be a finite number, at least 0")
 
 
 def _check(forest: "Forest", budget: int, max_path: int | None, ranks: int) -> None:

@@ -25,7 +25,8 @@ class Explanation:
     `str()` gives a report to read in a terminal, `to_html` one with the tokens side by side, `as_dicts` the data.
 
     Attributes:
-        departures: where calls left earlier paths. A call that extends an earlier one, or lies within one, has none.
+        departures: where calls left earlier paths. A call that goes on where earlier ones
+            ended, or lies within one, has none.
         forest: the forest explained.
         decoder: the tokenizer given, or None; internal.
     """

@@ -61,7 +61,7 @@ def _facts(explanation: "Explanation") -> str:
 
 def _table(explanation: "Explanation") -> str:
     if not explanation.departures:
-        return "<p>Every call extends an earlier one or lies within one.</p>"
+        return "<p>Every call goes on where earlier ones ended, or lies within one.</p>"
     numbers = '<th class="number">departures</th><th class="number">cost in tokens</th>'
     rows = "".join(map(_table_row, explanation.by_cause(), repeat(max(explanation.cost, 1))))
     head = f"<tr><th>cause</th>{numbers}<th>what it means</th></tr>"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def report(explanation: "Explanation") -> str:
     """See `Explanation`."""
     if not explanation.departures:
-        return "every call extends an earlier one or lies within one"
+        return "every call goes on where earlier ones ended, or lies within one"
     return "\n".join([summary(explanation), "", *_table(explanation), "", *map(line, explanation.departures)])
 
 

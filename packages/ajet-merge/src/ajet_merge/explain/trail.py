@@ -21,19 +21,22 @@ class Break(NamedTuple):
 
 
 def find_breaks(forest: "Forest", contexts: Sequence[Context | None]) -> Iterator[Break]:
-    """The breaks in the order of the calls. A call that extends an earlier one, or lies within one, has none."""
+    """The breaks in the order of the calls: a call went on otherwise than an earlier one from where both had come.
+
+    A call that goes on where all earlier ones ended, or lies within one, has none.
+    """
     trees = {key: -1 - at for at, key in enumerate(dict.fromkeys(call.compat_key for call in forest.calls))}
-    latest: dict[tuple[int, object], int] = {}  # (node, family) -> the latest call so far that passes through it
-    ended: set[int] = set()  # nodes that a call so far ends with
+    latest: dict[tuple[int, object], int] = {}  # (node, family) -> the latest call so far that goes on from it
+    reached: set[int] = set()  # nodes on the path of a call so far
     for index, (call, context) in enumerate(zip(forest.calls, contexts, strict=True)):
         nodes = [*_nodes(forest, index), trees[call.compat_key]]
         families = _families(call, context, index)
-        known = next((node for node in nodes if (node, None) in latest), None)
-        if known is not None and known != nodes[0] and known not in ended:
+        known = next((node for node in nodes if node in reached), None)
+        if known is not None and known != nodes[0] and (known, None) in latest:
             earlier = next(latest[known, family] for family in families if (known, family) in latest)
             yield Break(index, earlier, _depth_below(forest, known))
-        latest.update(((node, family), index) for node in nodes for family in families)
-        ended.add(nodes[0])
+        latest.update(((node, family), index) for node in nodes[1:] for family in families)
+        reached.update(nodes)
 
 
 def _families(call: Call, context: Context | None, index: int) -> list[object]:
