@@ -130,9 +130,13 @@ def _check_row(forest: Forest, row: Timeline) -> None:
 
 def _check_packs(forest: Forest, rng: Generator) -> None:
     """Packs partition the occurrences and the calls, within the budget; a smaller budget is refused."""
-    longest = max(map(len, forest.calls))
+    training = np.unique(forest.occurrences.call).tolist()
+    longest = max((len(forest.calls[call]) for call in training), default=0)
     budget, ranks = int(rng.integers(max(longest, 2), longest + forest.num_tokens + 3)), int(rng.integers(1, 4))
     packs = forest.packs(budget, ranks=ranks)
+    require(bool(packs) == bool(training), "there are packs without occurrences, or occurrences without packs")
+    if not packs:
+        return
     real = [pack for pack in packs if not pack.is_dummy]
     require(len(packs) % ranks == 0 and len(packs) - len(real) < ranks, "ranks get different numbers of packs")
     placed = np.sort(np.concatenate([pack.occ_index for pack in real]))

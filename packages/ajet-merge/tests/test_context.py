@@ -1,7 +1,8 @@
 """`Tracker.extends` against an obvious version of it, over conversations that fork, repeat, and are edited."""
 
 import copy
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ajet_merge import Call, Tracker, context
-from ajet_merge.messages import Context, Message, canonical_message, canonical_tools, reasoning, tool_call_ids
+from ajet_merge.messages import (
+    Context,
+    Message,
+    canonical_message,
+    canonical_tools,
+    plain_message,
+    reasoning,
+)
 
 Record = tuple[tuple[str, str, str], Context]
 
@@ -20,6 +28,10 @@ def user(text: str) -> dict[str, Any]:
 
 def said(text: str, **more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **more}
+
+
+def ids(message: Message) -> list[Any]:
+    return [call.get("id") for call in message.get("tool_calls") or ()]
 
 
 class Reference:
@@ -62,8 +74,8 @@ class Reference:
         response, given_one = made.response, messages[len(made.messages)]
         assert response is not None
         like = (
-            response == given_one,
-            tool_call_ids(response) == tool_call_ids(given_one),
+            plain_message(response) == plain_message(given_one),
+            ids(response) == ids(given_one),
             reasoning(response) == reasoning(given_one),
         )
         return [like, *self._likeness(self._base(number), messages)]
@@ -170,16 +182,56 @@ def canonical_forms(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
     return made
 
 
-def test_canonical_forms_are_made_of_new_messages_only(canonical_forms: list[Message]) -> None:
+def calling(number: int) -> dict[str, Any]:
+    return {"tool_calls": [{"id": "i", "index": 0, "function": {"name": "f", "arguments": {"n": number, "x": 0.5}}}]}
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_canonical_forms_are_made_of_new_messages_only(canonical_forms: list[Message], numbers: bool) -> None:
     tracker, messages = Tracker(), [user("system")]
     for turn in range(128):
         messages = copy.deepcopy([*messages, user(f"question {turn}")])
         extension = tracker.extends(messages)
         assert extension is None if turn == 0 else extension and extension.call == turn - 1
         assert len(canonical_forms) <= 2
-        response = said(f"answer {turn}", reasoning_content="hm")
+        more = calling(turn) if numbers else {}
+        response = said(f"answer {turn}", reasoning_content="hm", **more)
         tracker.add(Call([turn], [turn], [-1]), Context(tuple(messages), response))
         # The agent sends its own turns again without reasoning: that form is new too.
         assert len(canonical_forms) <= 2 + 3
         canonical_forms.clear()
-        messages.append(said(f"answer {turn}"))
+        messages.append(said(f"answer {turn}", **more))
+
+
+def work(function: Callable[[], object]) -> int:
+    """How many functions are called, those of C included: a measure of cost that is always the same."""
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_attempts_of_equal_messages_in_one_scope_cost_the_same_however_many(numbers: bool) -> None:
+    tracker = Tracker()
+
+    def attempt() -> None:
+        messages = [user("system")]
+        for turn in range(6):
+            messages = [*messages, user(f"question {turn}")]
+            tracker.extends(messages)
+            response = said(f"answer {turn}", **(calling(turn) if numbers else {}))
+            tracker.add(Call([turn], [turn], [-1]), Context(tuple(messages), response))
+            messages.append(response)
+
+    costs = [work(attempt) for _ in range(40)]
+    assert costs[-1] <= costs[2] + 10

@@ -1,11 +1,14 @@
 """Where two sequences that parted are the same again."""
 
+from itertools import pairwise
+from time import process_time
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ajet_merge.explain.align import Run, align
+from ajet_merge.explain.align import Run, align, heaviest_chain
 
 RNG = np.random.default_rng(0)
 TEXT = RNG.permutation(5000).astype(np.int32)
@@ -65,3 +68,42 @@ def test_runs_are_equal_and_ascend_and_cannot_be_longer(data: st.DataObject) -> 
         if run.new_end < ours.size and run.gone_end < theirs.size:
             assert ours[run.new_end] != theirs[run.gone_end]
         last = run
+
+
+def band_chain_weight(first: list[int], last: list[int], weight: list[int]) -> int:
+    """The weight of the heaviest chain, by trying each band after each other."""
+    best = list[int]()
+    for at, own in enumerate(weight):
+        best.append(own + max((best[before] for before in range(at) if last[before] < first[at]), default=0))
+    return max(best)
+
+
+@given(st.permutations(range(12)), st.lists(st.integers(1, 40), min_size=12, max_size=12))
+def test_the_heaviest_chain_is_found(order: list[int], lengths: list[int]) -> None:
+    """Bands are apart in theirs or overlap by less than a window, as those of unique windows do."""
+    ends = np.cumsum([length + 3 for length in lengths])
+    first = np.array([ends[at] - lengths[at] - 3 for at in order])
+    last = first + np.array([lengths[at] - 1 for at in order])
+    weight = np.array([lengths[at] for at in order])
+    chain = heaviest_chain(first, last, weight)
+    assert chain == sorted(set(chain))
+    assert all(last[one] < first[other] for one, other in pairwise(chain))
+    assert weight[chain].sum() == band_chain_weight(first.tolist(), last.tolist(), weight.tolist())
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20), st.integers(1, 9)), min_size=1, max_size=30))
+def test_the_heaviest_chain_of_bands_that_overlap(bands: list[tuple[int, int, int]]) -> None:
+    first, length, weight = (np.array(column) for column in zip(*bands, strict=True))
+    chain = heaviest_chain(first, first + length, weight)
+    assert all((first + length)[one] < first[other] for one, other in pairwise(chain))
+    expected = band_chain_weight(first.tolist(), (first + length).tolist(), weight.tolist())
+    assert weight[chain].sum() == expected
+
+
+def test_shuffled_blocks_in_a_reasonable_time() -> None:
+    """Each of 50,000 blocks is a band of its own. Comparing each with each would take minutes."""
+    theirs = np.arange(400_000, dtype=np.int32)
+    ours = theirs.reshape(-1, 8)[RNG.permutation(50_000)].ravel()
+    started = process_time()
+    assert align(ours, theirs) is not None
+    assert process_time() - started < 10

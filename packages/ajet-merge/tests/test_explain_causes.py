@@ -1,6 +1,7 @@
 """Each cause, read from messages, from text and from token ids, and never more claimed than these tell."""
 
 from collections.abc import Callable
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 import pytest
@@ -225,7 +226,7 @@ def test_causes(build: Callable[[Words], Case], given: str) -> None:
 
 @pytest.mark.parametrize("build", CASES, ids=lambda build: build.__name__)
 def test_costs(build: Callable[[Words], Case]) -> None:
-    """What repeats is everything from the break to the end of what the earlier call held; new messages are no cost."""
+    """No less than what is equal up to the last that both have, and no more than either holds up to there."""
     words = Words()
     case = build(words)
     earlier, later = case.earlier[0], case.later[0]
@@ -236,13 +237,20 @@ def test_costs(build: Callable[[Words], Case]) -> None:
         return
     end = words.decode(earlier.completion_ids.tolist()[-4:], skip_special_tokens=False)
     if found.cause in ("context_removed", "context_inserted", "context_compacted"):
-        end = NEXT["content"]  # the last that both have
-    prompt = later.prompt_ids.tolist()
-    repeated = words.decode(prompt[: found.shared + found.cost], skip_special_tokens=False)
-    beyond = words.decode(prompt[found.shared + found.cost :], skip_special_tokens=False)
-    assert end in repeated
-    assert end not in beyond
-    assert SYSTEM["content"][-20:] in repeated
+        end = f"{NEXT['content']}<|im_end|>\n<|im_start|>assistant\n"  # the last that both have
+    again, held = (
+        up_to(words, ids[found.shared :], end)
+        for ids in (later.prompt_ids.tolist(), [*earlier.prompt_ids.tolist(), *earlier.completion_ids.tolist()])
+    )
+    equal = SequenceMatcher(None, again, held, autojunk=False).get_matching_blocks()
+    assert 0 < sum(block.size for block in equal) <= found.cost <= min(len(again), len(held))
+
+
+def up_to(words: Words, ids: list[int], end: str) -> list[int]:
+    """The tokens up to the last place where the text `end` does."""
+    last = words.encode(end)
+    at = next(at for at in range(len(ids), 0, -1) if ids[:at][-len(last) :] == last)
+    return ids[:at]
 
 
 def explained(words: Words, earlier: Made, later: Made, ends: list[int] | None = None) -> Departure:

@@ -18,9 +18,9 @@ from ajet_merge.messages import (
     canonical_fields,
     canonical_message,
     canonical_tools,
+    check_ends,
     plain_message,
     reasoning,
-    tool_call_ids,
 )
 
 USER = {"role": "user", "content": "hello"}
@@ -57,6 +57,10 @@ def nested(depth: int) -> Any:
         (USER, MappingProxyType(USER)),
         (assistant(), assistant(reasoning_content="hm", reasoning="hm", thinking=None, id="m1", refusal=None)),
         (assistant(), assistant(content=[{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "hello"}])),
+        (assistant(), assistant(content="<think>\nhm\n</think>\n\nhello")),
+        (assistant(), assistant(content=" hm\n</think>\n\nhello")),
+        (assistant(), assistant(content=[{"type": "text", "text": "<think></think>hello"}])),
+        (assistant(content=None), assistant(content="<think>hm</think>\n")),
         (assistant(), assistant(tool_calls=[], function_call=None, annotations=[], audio=None)),
         (calling('{"b": 1, "a": [2.0, null]}'), calling({"a": [2.0, None], "b": 1}, id="b", index=0)),
         (calling("{}"), {"role": "assistant", "tool_calls": [{"name": "look", "arguments": {}}]}),
@@ -75,6 +79,10 @@ def test_equal_in_canonical_form(one: Any, other: Any) -> None:
         (USER, {"role": "system", "content": "hello"}),
         (USER, {"role": "user", "content": "hello "}),
         (USER, {**USER, "name": "ann"}),
+        (USER, {**USER, "content": "<think>hm</think>hello"}),
+        (assistant(), assistant(content="<think>hm hello")),
+        (assistant(), assistant(content="well, <think>hm</think>hello")),
+        (assistant(), assistant(content="<think>hm</think>hello</think>")),
         (USER, {"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]}),
         (USER, {"role": "user", "content": [{"type": "text", "text": "hello", "style": "bold"}]}),
         (assistant(), assistant(refusal="no")),
@@ -133,6 +141,7 @@ def test_any_text_may_stand_for_arguments(text: str) -> None:
         ({"role": "assistant", "tool_calls": [{"function": "f"}]}, r"m\.tool_calls\[0\]\.function = 'f'"),
         ({"role": "user", "x": object()}, r"m\.x = <object .*JSON"),
         ({"role": "user", "reasoning": np.ones(2)}, r"m\.reasoning = array.*JSON"),
+        ({"role": "user", "x": 10**5000}, r"m\.x = '0x.*JSON"),
         ({"role": "user", "x": {1: 2}}, r"m\.x = 1: keys must be strings"),
         ({"role": "user", 1: 2}, r"m = 1: keys must be strings"),
         ({"role": "user", "x": nested(5000)}, rf"m\.x\[0\].* nested more than {MAX_DEPTH} deep"),
@@ -190,13 +199,15 @@ def test_arguments_mean_the_same_as_text_and_as_values(arguments: Any) -> None:
         assert canonical_message(calling(arguments)) == canonical_message(as_text)
 
 
-def test_reasoning_and_ids_are_found() -> None:
+def test_reasoning_is_found() -> None:
     part = {"type": "thinking", "thinking": "hm"}
     message = assistant(reasoning="a", thinking="", content=[part, {"type": "text", "text": "x"}])
     assert reasoning(message) == {"reasoning": "a", "content": [part]}
     assert reasoning(USER) == {}
-    assert tool_call_ids(calling("{}")) == ["a", None]
-    assert tool_call_ids({"role": "tool", "tool_call_id": "a"}) == ["a"]
+    assert reasoning(assistant(content="<think>hm</think>\nhello", thinking="a")) == {
+        "thinking": "a",
+        "content": "<think>hm</think>",
+    }
 
 
 def test_a_context_holds_tuples_and_int32() -> None:
@@ -228,3 +239,11 @@ def test_a_context_holds_tuples_and_int32() -> None:
 def test_what_does_not_fit_a_context_is_refused_by_name(fields: dict[str, Any], named: str) -> None:
     with pytest.raises(MergeError, match=named):
         Context(**fields)
+
+
+def test_ends_of_messages_must_lie_in_the_prompt() -> None:
+    for ends in None, [2, 5]:
+        check_ends(Context((USER, USER), message_ends=ends), 5, "call 'c1'")  # type: ignore[arg-type]
+    check_ends(Context((), message_ends=[]), 0, "call 'c1'")  # type: ignore[arg-type]
+    with pytest.raises(MergeError, match=r"call 'c1': message_ends\[1\] = 6: must be at most .*prompt tokens, 5"):
+        check_ends(Context((USER, USER), message_ends=[2, 6]), 5, "call 'c1'")  # type: ignore[arg-type]

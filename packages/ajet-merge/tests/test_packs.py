@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from merge_strategies import calls, sequence
 
 from ajet_merge import Call, CallError, Forest, MergeError, Pack, PathTooLongError, merge
 from ajet_merge._balance import balance
 from ajet_merge._cut import cut, find_leaves
+from ajet_merge._segments import segments
 
 
 def keys_of(pack: Pack, segment: int) -> list[int]:
@@ -64,7 +65,9 @@ def check_packs(forest: Forest, packs: list[Pack], budget: int) -> None:
     assert sorted(o for pack in real for o in pack.occ_index.tolist()) == list(range(len(forest.occurrences)))
     homes = [set(forest.occurrences.call[pack.occ_index].tolist()) for pack in real]
     assert sum(map(len, homes)) == len(set().union(*homes))  # no call is split
-    assert {k for pack in real for k in pack.forest_index.tolist()} == set(range(forest.num_tokens))
+    training = [forest.path(call).tolist() for call in set(forest.occurrences.call.tolist())]
+    assert {k for pack in real for k in pack.forest_index.tolist()} == {k for path in training for k in path}
+    assert all(pack.occ_index.size for pack in packs)
     for pack in packs:
         assert 0 < pack.num_tokens <= budget
         check_tree(pack)
@@ -111,7 +114,8 @@ def test_the_weight_sum_does_not_depend_on_packing(made: list[Call], spare: int)
 
 @given(calls())
 def test_a_pack_that_holds_all_is_the_forest(made: list[Call]) -> None:
-    forest = merge(made)
+    forest = merge([call for call in made if call.trained.any()])
+    assume(forest.calls)
     (pack,) = forest.packs(1000)
     assert pack.forest_index.tolist() == list(range(forest.num_tokens))
     assert np.array_equal(pack.parent, forest.parent)
@@ -122,7 +126,7 @@ def test_a_pack_that_holds_all_is_the_forest(made: list[Call]) -> None:
 @given(calls(), st.integers(0, 8))
 def test_cuts_repeat_as_few_tokens_as_possible(made: list[Call], spare: int) -> None:
     forest = merge(made)
-    leaves, budget = find_leaves(forest.layout), max(map(len, made)) + spare
+    leaves, budget = find_leaves(forest.layout, forest.layout.call_node), max(map(len, made)) + spare
     count = len(leaves.node)
 
     def tokens(first: int, last: int) -> int:
@@ -204,6 +208,24 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, int]) -> None:
         merge([Call([1], [2], [-1])]).packs(**arguments)
 
 
+def test_what_trains_nothing_is_not_run() -> None:
+    masked, trained, extended = (
+        Call([1, 2], [3], [-1], mask=[0]),
+        Call([5, 2], [3], [-1]),
+        Call([5, 2, 3, 4, 4, 4], [6], [-1], mask=[0]),
+    )
+    forest = merge([masked, trained, extended])
+    pack, dummy = forest.packs(3, ranks=2)  # a budget that neither of the others needs to fit
+    assert (pack.tokens.tolist(), pack.is_dummy, dummy.is_dummy) == ([5, 2, 3], False, True)
+    assert merge([masked]).packs(8, ranks=2) == merge([]).packs(8, ranks=2) == []
+
+
+def test_more_keys_than_int32_counts_are_refused() -> None:
+    trunk = np.arange(-1, 32_999, dtype=np.int32)
+    with pytest.raises(MergeError, match="2178066000 keys in all, more than int32 can count; use a smaller budget"):
+        segments(np.concatenate([trunk, np.full(66_000, 32_999, np.int32)]))
+
+
 def test_what_was_sampled_in_another_context_is_marked_on_each_of_its_occurrences() -> None:
     made = [Call([1, 2], [3, 4], [-1, -1]), Call([1, 2, 3, 4, 5], [6], [-1], context_exact=False)]
     forest = merge(made)
@@ -223,6 +245,7 @@ def test_what_was_sampled_in_another_context_is_marked_on_each_of_its_occurrence
         ({"budget": "8"}, "budget='8': must be an integer"),
         ({"budget": 8.5}, r"budget=8\.5: must be an integer"),
         ({"budget": 8, "max_path": 2.5}, r"max_path=2\.5: must be an integer"),
+        ({"budget": 8, "max_path": 0}, "max_path=0: must be at least 1"),
         ({"budget": 8, "ranks": True}, "ranks=True: must be an integer"),
         ({"budget": 8, "token_cost": float("nan")}, "token_cost=nan: must be a finite number, at least 0"),
         ({"budget": 8, "depth_cost": None}, "depth_cost=None: must be a finite number, at least 0"),

@@ -2,8 +2,12 @@
 
 import gzip
 import json
+import os
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import merge_strategies as some
@@ -233,7 +237,10 @@ BAD_LINES = [
     (LINE | {"tools": []}, "call 'a': messages is missing, though tools is there"),
     (LINE | {"messages": "hello"}, "messages = 'hello'"),
     (LINE | {"messages": [{"content": "no role"}]}, r"messages\[0\].role"),
-    (LINE | {"messages": [{"role": "user"}], "message_ends": [3]}, r"message_ends\[0\] = 3: the prompt has 2 tokens"),
+    (
+        LINE | {"messages": [{"role": "user"}], "message_ends": [3]},
+        r"call 'a': message_ends\[0\] = 3: must be at most .* 2$",
+    ),
     (LINE | {"messages": [{"role": "user"}], "message_ends": [[1], [2, 3]]}, r"message_ends\[0\] = \[1\]"),
 ]
 
@@ -321,6 +328,62 @@ def test_contexts_that_are_no_json_are_refused(value: Any, tmp_path: Path, suffi
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_of_the_users_own_beside_the_path_is_left_alone(tmp_path: Path, suffix: str) -> None:
+    own = tmp_path / f"x{suffix}.partial"
+    own.write_text("mine")
+    write_calls(tmp_path / f"x{suffix}", [Call([1], [], [])])
+    assert own.read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_two_writers_at_once_leave_one_whole_file(tmp_path: Path, suffix: str) -> None:
+    path, both = tmp_path / f"x{suffix}", Barrier(2, timeout=60)
+
+    def write(token: int) -> None:
+        def records() -> Iterator[Record]:
+            for _ in range(3):
+                both.wait()  # both files are open, and every line of one is written between lines of the other
+                yield Record(Call([token] * 5000, [], []))
+
+        write_records(path, records())
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, [1, 22]))
+    tokens = {int(token) for call in read_calls(path) for token in call.prompt_ids}
+    assert len(tokens) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_written_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    write_calls(tmp_path / "x.jsonl", [Call([1], [], [])])
+    (tmp_path / "plain").touch()
+    assert (tmp_path / "x.jsonl").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_all_is_on_the_disk_before_the_file_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, sizes, sync = tmp_path / "x.jsonl", [], os.fsync
+
+    def synced(descriptor: int) -> None:
+        assert not path.exists()
+        sizes.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    write_calls(path, [Call([1], [], [])])
+    assert sizes == [path.stat().st_size]
+
+
+@pytest.mark.parametrize("delta", [False, True])
+def test_calls_and_records_are_not_taken_for_each_other(delta: bool, tmp_path: Path, suffix: str) -> None:
+    call = Call([1], [], [])
+    records, calls = [Record(call), call], [call, Record(call)]
+    with pytest.raises(MergeError, match=r"x\..*: record 1 is a Call: give a Record, .* or use write_calls"):
+        write_records(tmp_path / f"x{suffix}", records, delta=delta)  # type: ignore[list-item]
+    with pytest.raises(MergeError, match=r"x\..*: call 1 is a Record: give a Call, or use write_records"):
+        write_calls(tmp_path / f"x{suffix}", calls, delta=delta)  # type: ignore[list-item]
+    assert list(tmp_path.iterdir()) == []
+
+
 # Parquet as others write it
 
 
@@ -373,7 +436,8 @@ def test_empty_lists_without_a_type_are_taken(tmp_path: Path, pa: Any) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"prompt_ids": [[1, None]]}, r"column prompt_ids, list 0\[1\] is null: give a number"),
+        ({"prompt_ids": [[1, None]]}, r"row 0: call '': prompt_ids\[1\] = null: must be a list of integer token ids"),
+        ({"completion_ids": [[None]]}, r"row 0: call '': completion_ids\[0\] = null: must be a list of integer"),
         ({"prompt_ids": [None]}, "row 0: call '': prompt_ids is missing"),
         ({"prompt_ids": [["a"]]}, "column prompt_ids has type list<.*: string>: a list of numbers is right"),
         ({"prompt_ids": ["a"]}, 'prompt_ids = "a": must be a list of integer token ids'),
@@ -382,7 +446,14 @@ def test_empty_lists_without_a_type_are_taken(tmp_path: Path, pa: Any) -> None:
         ({"prompt_ids": [[2**40]]}, r"row 0: call '': prompt_ids\[0\] = 1099511627776"),
         ({"completion_ids": [[1]], "logprobs": [[float("nan")]]}, r"row 0: call '': logprobs\[0\] = nan"),
         ({"messages": ["[{]"]}, "row 0: messages is no JSON"),
-        ({"messages": [[{"role": "user"}]]}, "column messages has type"),
+        ({"messages": [["hello"]]}, r"row 0: messages\[0\] = 'hello': a message must be a mapping"),
+        ({"messages": [[None, {"role": "user"}]]}, r"row 0: messages\[0\] = None: a message must be a mapping"),
+        ({"messages": [{"role": ["user"], "content": ["hi"]}]}, "row 0: messages = .*: must be a list of messages"),
+        ({"response": [{"role": "assistant"}]}, "row 0: call '': messages is missing, though response is there"),
+        ({"episode_id": [1.5]}, r"row 0: call '': episode_id = 1\.5: must be a string"),
+        ({"group_id": [2.0**53]}, "row 0: call '': group_id = 9007199254740992.0: must be a string"),
+        ({"compat_key": [True]}, "row 0: call '': compat_key = True: must be a string"),
+        ({"extends": [0.5], "shared": [1.0]}, r"row 0: call '': extends = 0\.5"),
         ({"model": ["m"]}, "column model is no key of a call"),
         ({"usage.total": [3]}, "column usage.total is no key of a call"),
     ],
@@ -398,6 +469,166 @@ def test_ignored_columns_may_be_of_any_type(tmp_path: Path, pa: Any) -> None:
         tmp_path / "x.parquet", pa, prompt_ids=[[1]], completion_ids=[[]], **{"my.own": [[{"role": "user"}]]}
     )
     assert len(read_calls(path, ignore=["my.own"])) == 1
+
+
+def test_a_missing_number_names_the_row_of_the_file_the_call_and_the_position(tmp_path: Path, pa: Any) -> None:
+    rows = 7
+    table = pa.table(
+        {
+            "prompt_ids": [[1]] * rows,
+            "completion_ids": [[2, 3]] * rows,
+            "logprobs": [[-1.0, -2.0]] * 5 + [[-1.0, None], [None, None]],
+            "call_id": [f"c{index}" for index in range(rows)],
+        }
+    )
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "x.parquet", row_group_size=2)
+    with pytest.raises(MergeError) as refused:
+        read_calls(tmp_path / "x.parquet")
+    place = f"{tmp_path / 'x.parquet'}, row 5: call 'c5': logprobs[1] = null"
+    assert str(refused.value) == f"{place}: must be a list of numbers"
+
+
+def test_a_null_list_may_hide_null_numbers(tmp_path: Path, pa: Any) -> None:
+    ids = pa.ListArray.from_arrays([0, 2, 3], pa.array([7, None, 1]), mask=pa.array([True, False]))
+    table = pa.table({"prompt_ids": [[1], [2]], "completion_ids": [[], [3]], "logprobs": [[], [-1.0]], "mask": ids})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "x.parquet")
+    assert [call.mask.tolist() for call in read_calls(tmp_path / "x.parquet")] == [[], [1]]
+
+
+def test_integer_names_are_their_decimals(tmp_path: Path, pa: Any) -> None:
+    path = parquet(
+        tmp_path / "x.parquet",
+        pa,
+        prompt_ids=[[1], [2]],
+        completion_ids=[[], []],
+        call_id=[2**60 + 1, 0],
+        attempt_id=pa.array([3, None], pa.uint16()),
+        episode_id=[7.0, None],
+        group_id=pa.array([float("nan"), -2.0]),
+    )
+    names = [(call.call_id, call.attempt_id, call.episode_id, call.group_id) for call in read_calls(path)]
+    assert names == [("1152921504606846977", "3", "7", ""), ("0", "", "", "-2")]
+
+
+def test_floats_of_the_delta_form_are_taken_in_json_lines_too(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", LINE, LINE | {"prompt_ids": [9], "extends": 0.0, "shared": 3.0})
+    assert read_calls(path)[1].prompt_ids.tolist() == [1, 2, 3, 9]
+
+
+CHAT = Context(
+    (
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"path": "x"}}},
+                {"id": "2", "type": "function", "function": {"name": "g", "arguments": {"depth": 3}}},
+            ],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "ok"},
+    ),
+    response={"role": "assistant", "content": "done"},
+    tools=(
+        {"type": "function", "function": {"name": "f", "parameters": {"properties": {"path": {"type": "string"}}}}},
+        {"type": "function", "function": {"name": "g", "parameters": {"properties": {"depth": {"type": "integer"}}}}},
+    ),
+)
+TOLD = {"messages": list(CHAT.messages), "response": CHAT.response, "tools": list(CHAT.tools)}
+
+
+def same_context(context: Context | None) -> bool:
+    found = context and (context.messages, context.response, context.tools)
+    return found == (CHAT.messages, CHAT.response, CHAT.tools)
+
+
+def test_structs_are_messages_without_the_nulls_that_arrow_fills_in(tmp_path: Path, pa: Any) -> None:
+    columns = {key: [value, None] for key, value in TOLD.items()}
+    path = parquet(tmp_path / "x.parquet", pa, prompt_ids=[[1], [2]], completion_ids=[[], []], **columns)
+    one, other = read_records(path)
+    assert same_context(one.context)
+    assert other.context is None
+
+
+def test_large_lists_of_structs_and_maps(tmp_path: Path, pa: Any) -> None:
+    said = pa.large_list(pa.struct({"role": pa.string(), "meta": pa.map_(pa.string(), pa.int64())}))
+
+    def path(meta: Any) -> Path:
+        messages = pa.array([[{"role": "user", "meta": meta}]], said)
+        return parquet(tmp_path / "x.parquet", pa, prompt_ids=[[1]], completion_ids=[[]], messages=messages)
+
+    context = read_records(path(None))[0].context
+    assert context
+    assert context.messages == ({"role": "user"},)
+    with pytest.raises(MergeError, match=r"row 0: messages\[0\]\.meta has type map<.*>: structs are right, or .* JSON"):
+        read_records(path([("a", 1)]))
+
+
+def test_json_inside_of_structs_is_parsed(tmp_path: Path, pa: Any) -> None:
+    if not hasattr(pa, "json_"):
+        pytest.skip("this pyarrow has no type for JSON")
+
+    def path(content: str) -> Path:
+        contents = pa.ExtensionArray.from_storage(pa.json_(), pa.array([content]))
+        said = pa.StructArray.from_arrays([pa.array(["user"]), contents], ["role", "content"])
+        messages = pa.ListArray.from_arrays([0, 1], said)
+        return parquet(tmp_path / "x.parquet", pa, prompt_ids=[[1]], completion_ids=[[]], messages=messages)
+
+    context = read_records(path('[{"type":"text","text":"q"}]'))[0].context
+    assert context
+    assert context.messages == ({"role": "user", "content": [{"type": "text", "text": "q"}]},)
+    with pytest.raises(MergeError, match=r"row 0: messages\[0\]\.content is no JSON"):
+        read_records(path("{"))
+
+
+def test_what_pandas_writes(tmp_path: Path, pa: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    line = LINE | {"episode_id": 5, "advantage": 0.5} | TOLD
+    frame = pandas.DataFrame([line, LINE | {"call_id": "b", "logprobs": np.array([-2.0])}])
+    frame.to_parquet(tmp_path / "x.parquet")
+    one, other = read_records(tmp_path / "x.parquet")
+    assert bits(one.call) == bits(Call([1, 2], [3], [-0.5], advantage=0.5, call_id="a", episode_id="5"))
+    assert bits(other.call) == bits(Call([1, 2], [3], [-2.0], call_id="b"))
+    assert same_context(one.context)
+    assert other.context is None
+
+
+def test_a_nan_of_pandas_is_a_missing_number(tmp_path: Path, pa: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    lines = [LINE, LINE | {"call_id": "b", "completion_ids": [3, 4], "logprobs": [-1.0, float("nan")]}]
+    pandas.DataFrame(lines).to_parquet(tmp_path / "x.parquet")
+    with pytest.raises(
+        MergeError, match=r"x\.parquet, row 1: call 'b': logprobs\[1\] = null: must be a list of numbers"
+    ):
+        read_calls(tmp_path / "x.parquet")
+
+
+def test_the_delta_form_survives_pandas(tmp_path: Path, pa: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    write_calls(tmp_path / "x.parquet", conversation(), delta=True)
+    frame = pandas.read_parquet(tmp_path / "x.parquet")
+    assert frame["extends"].dtype == np.float64
+    frame.to_parquet(tmp_path / "y.parquet")
+    assert list(map(bits, read_calls(tmp_path / "y.parquet"))) == list(map(bits, conversation()))
+    table = pa.Table.from_pandas(frame).drop_columns(["extends", "shared"])
+    for name in ("extends", "shared"):
+        table = table.append_column(name, pa.array(frame[name].to_numpy(), from_pandas=False))
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "nan.parquet")
+    assert list(map(bits, read_calls(tmp_path / "nan.parquet"))) == list(map(bits, conversation()))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_what_datasets_writes(mixed: bool, tmp_path: Path, pa: Any) -> None:
+    datasets = pytest.importorskip("datasets")
+    content: Any = [{"type": "text", "text": "q"}] if mixed else "q"
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": content}]
+    made = datasets.Dataset.from_list(
+        [LINE | {"messages": messages}], **({"on_mixed_types": "use_json"} if mixed else {})
+    )
+    made.to_parquet(str(tmp_path / "x.parquet"))
+    record = read_records(tmp_path / "x.parquet")[0]
+    assert bits(record.call) == bits(Call([1, 2], [3], [-0.5], call_id="a"))
+    assert record.context
+    assert list(record.context.messages) == messages
 
 
 def test_a_column_that_stands_twice_is_refused(tmp_path: Path, pa: Any) -> None:

@@ -27,7 +27,7 @@ def test_pairs_are_what_attention_masks_let_through(made: list[Call]) -> None:
     assert forest.stats.pairs_forest == ((k <= q) & (q < forest.subtree_end[:, None])).sum()
     assert forest.stats.pairs_unmerged == sum(np.tri(len(call)).sum() for call in made)
     assert forest.stats.pairs_linear == sum(np.tri(row.tokens.size).sum() for row in forest.timelines())
-    assert forest.stats.trained == len(set(forest.occurrences.token.tolist()))
+    assert forest.stats.predictors == len(set(forest.parent[forest.occurrences.token].tolist()))
 
 
 def test_flops_are_counted_by_hand_for_a_small_model() -> None:
@@ -53,8 +53,19 @@ def test_a_forest_of_equal_calls_costs_one_of_them_but_for_nothing() -> None:
         ({"vocab_size": 0}, "vocab_size = 0"),
         ({"num_hidden_layers": True}, "num_hidden_layers = True"),
         ({"num_experts": 8}, "num_experts = 8: estimates are for dense models only"),
+        ({"moe_num_experts": 8}, "moe_num_experts = 8: estimates are for dense models only"),
+        ({"text_config": None}, "text_config = None: must be an object"),
     ],
 )
 def test_a_config_without_a_size_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(MergeError, match=message):
         ModelShape.from_config(CONFIG | change)
+
+
+def test_a_shape_without_sizes_is_refused() -> None:
+    with pytest.raises(MergeError, match="layers=-1: must be at least 1"):
+        ModelShape(-1, 8, 16, 4, 2, 2, 10)
+
+
+def test_siblings_need_the_logits_of_their_prompt_once() -> None:
+    assert merge([Call([1, 2], [n], [-1]) for n in range(3, 9)]).stats.predictors == 1

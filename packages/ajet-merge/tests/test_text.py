@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_context import work
 
 from ajet_merge import Call, MergeError, merge
 from ajet_merge.messages import Context
-from ajet_merge.text import TextMatch, match_texts
+from ajet_merge.text import Beginnings, TextMatch, match_texts
 
 ROLES = {"system": 1, "user": 2, "assistant": 3, "tool": 4}
 END, NEWLINE, THINK = 9, 8, 30
@@ -170,11 +171,49 @@ def test_later_calls_follow_the_tokens_put_in() -> None:
 
 @pytest.mark.parametrize(
     ("end_ids", "named"),
-    [([], "end_ids is empty"), ([-1], "end_ids holds -1"), ([1.5], "end_ids holds 1.5"), ([2**31], "end_ids holds")],
+    [
+        ([], "end_ids is empty"),
+        ([-1], "end_ids holds -1"),
+        ([1.5], "end_ids holds 1.5"),
+        ([2**31], "end_ids holds"),
+        (-1, "end_ids holds -1"),
+        ([True], "end_ids holds True"),
+        (np.array([[2, 3]]), r"end_ids holds \[2, 3\]"),
+        ("2", "end_ids holds '2'"),
+        (None, "end_ids = None: must be a token id or token ids"),
+        (1.5, "end_ids = 1.5"),
+        (np.array(2.0), r"end_ids = 2.0: must be"),
+    ],
 )
 def test_end_ids_must_be_token_ids(end_ids: Any, named: str) -> None:
     with pytest.raises(MergeError, match=named):
         match_texts([], [], end_ids=end_ids)
+
+
+@pytest.mark.parametrize("end_ids", [END, np.int64(END), np.array([END, 7]), {END}, (END,), np.array(END)])
+def test_end_ids_may_be_one_or_any_number_of_them(end_ids: Any) -> None:
+    history = [user("a"), said("abc"), user("b")]
+    pairs = [sampled(history[:1], [10, 11, 12, END], said("abc")), sampled(history, [10, END], said("a"))]
+    found = match_texts([call for call, _ in pairs], [context for _, context in pairs], end_ids=end_ids)
+    assert len(found.drifts) == 1
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), max_size=8), st.lists(st.integers(0, 1)))
+def test_beginnings_are_found_whatever_their_lengths(beginnings: list[list[int]], ids: list[int]) -> None:
+    known = Beginnings()
+    for beginning in beginnings:
+        known.add(np.array(beginning, np.int32))
+    assert known.of(np.array(ids, np.int32)) == any(ids[: len(beginning)] == beginning for beginning in beginnings)
+
+
+def test_the_cost_of_a_call_does_not_grow_with_the_calls_of_the_same_messages() -> None:
+    def samples(number: int) -> TextMatch:
+        history = [user("a"), said("ab"), user("b")]
+        first = [sampled(history[:1], [THINK, 40 + at, THINK, 20, END], said("ab")) for at in range(number)]
+        return match(*first, *[sampled(history, [10, END], said("a"))] * number)
+
+    assert len(samples(40).drifts) == 40
+    assert work(lambda: samples(80)) < 2.2 * work(lambda: samples(40))
 
 
 def test_arguments_that_do_not_fit_are_refused() -> None:

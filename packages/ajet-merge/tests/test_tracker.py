@@ -23,6 +23,10 @@ def asks(number: str, arguments: str = "{}") -> dict[str, Any]:
     return said("", tool_calls=[{"id": number, "type": "function", "function": {"name": "f", "arguments": arguments}}])
 
 
+def arguments(number: Any) -> dict[str, Any]:
+    return {"id": "i", "index": 0, "function": {"name": "f", "arguments": {"n": [number]}}}
+
+
 def call(*completion: int, prompt: tuple[int, ...] = (1, 2), **more: Any) -> Call:
     return Call(list(prompt), list(completion), [-1.0] * len(completion), **more)
 
@@ -178,6 +182,34 @@ def test_numbers_are_not_taken_for_booleans() -> None:
     tracker.add(call(3), Context((user("a") | {"x": 1},), said("x")))
     assert tracker.extends([user("a") | {"x": True}, said("x")]) is None
     assert tracker.extends([user("a") | {"x": 1}, said("x")])
+
+
+@pytest.mark.parametrize("sent", [1.0, True, 0.0])
+def test_numbers_are_told_apart_by_type_and_sign(sent: Any) -> None:
+    number = -0.0 if sent == 0 else 1
+    tracker = Tracker()
+    tracker.add(call(3), Context((user("a"),), said("x", tool_calls=[arguments(number)])))
+    assert tracker.extends([user("a"), said("x", tool_calls=[arguments(sent)])]) is None
+    assert tracker.extends([user("a"), said("x", tool_calls=[arguments(number)])])
+
+
+def test_thoughts_within_the_text_may_be_left_out() -> None:
+    tracker = Tracker()
+    for token, thought in (3, "r"), (4, "s"):
+        tracker.add(call(token), Context((user("a"),), said(f"<think>{thought}</think>\n\nx")))
+    for sent, expected in ("x", 1), ("<think>s</think>\n\nx", 1), ("<think>r</think>\n\nx", 0):
+        extension = tracker.extends([user("a"), said(sent), user("b")])
+        assert extension
+        assert (extension.call, extension.messages) == (expected, 2)
+
+
+def test_ends_of_messages_beyond_the_prompt_are_refused_and_nothing_is_added() -> None:
+    tracker = Tracker()
+    context = Context((user("a"),), said("x"), message_ends=[3])  # type: ignore[arg-type]
+    with pytest.raises(MergeError, match=r"call 'c7': message_ends\[0\] = 3: must be at most .* 2"):
+        tracker.add(call(3, call_id="c7"), context)
+    assert len(tracker) == 0
+    assert tracker.extends([user("a"), said("x")]) is None
 
 
 def test_contexts_do_not_change_the_forest() -> None:

@@ -74,3 +74,8 @@ def test_what_cannot_be_a_mean_is_refused() -> None:
         fixed_length_mean(made, 0)
     with pytest.raises(MergeError, match="2 entries for 1 calls"):
         unit_mean(made, ["a", "b"])
+
+
+def test_calls_may_come_from_a_generator() -> None:
+    made = [Call([1], [2, 3], [-1, -1]), Call([4], [5], [-1])]
+    assert [w.tolist() for w in token_mean(call for call in made)] == [w.tolist() for w in token_mean(made)]  # type: ignore[arg-type]

@@ -106,6 +106,8 @@ def test_stats_estimates_flops(
         ("{", "config.json cannot be read as JSON"),
         ("[]", "config.json holds a list; a JSON object is right"),
         ("{}", "num_attention_heads = None"),
+        ('{"text_config": null}', "text_config = None: must be an object"),
+        ('{"text_config": [1]}', r"text_config = \[1\]"),
     ],
 )
 def test_bad_model_configs(
@@ -280,6 +282,36 @@ def test_packs(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     text = capsys.readouterr().out
     assert text.startswith("3 packs, 1 of them dummies; the others are 98.1% full\n51 tokens: 31 of the forest, 20 rep")
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_packs_leave_out_what_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [Call([1, 2], [3], [-1]), Call([1, 2, 3, 4, 5], [], []), Call([1, 6, 7], [8], [-1])]
+    write_calls(tmp_path / "calls.jsonl", made)
+    assert ajet(monkeypatch, "packs", tmp_path / "calls.jsonl", "--budget", 4, "--json") == 0
+    found = one_line(capsys.readouterr().out)
+    assert (found["tokens"], found["tokens_forest"], found["repeated"], found["left_out"]) == (7, 8, 1, 2)
+    assert ajet(monkeypatch, "packs", tmp_path / "calls.jsonl", "--budget", 4) == 0
+    said = "7 tokens: 6 of the forest, 1 repeated by cutting it; 2 tokens train nothing and are left out\n"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_calls_that_train_nothing_make_no_packs(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "calls.jsonl", tmp_path / "packs.npz"
+    write_calls(file, [Call([1, 2], [], [])])
+    assert ajet(monkeypatch, "packs", file, "--budget", 4, "--ranks", ranks, "--out", out, "--json") == 0
+    found = one_line(capsys.readouterr().out)
+    assert (found["packs"], found["tokens"], found["fill"], found["left_out"]) == ([], 0, 0.0, 2)
+    with np.load(out) as arrays:
+        kinds = {name: arrays[name].dtype.kind for name in ("rank", "is_dummy", "cost")}
+        assert kinds == {"rank": "i", "is_dummy": "b", "cost": "f"}
+        assert arrays["rank"].size == 0
+    assert ajet(monkeypatch, "packs", file, "--budget", 4, "--ranks", ranks) == 0
+    assert "0 packs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

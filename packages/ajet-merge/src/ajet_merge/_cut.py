@@ -35,13 +35,20 @@ class Piece:
     tokens: int
 
 
-def find_leaves(layout: Layout) -> Leaves:
-    """The leaves of a forest: the nodes whose subtree ends with themselves."""
-    own_end = layout.start + layout.length
-    nodes = np.flatnonzero(layout.end == own_end)
-    depth = (layout.depth + layout.length)[nodes]
-    shared = depth - np.diff(own_end[nodes], prepend=0)  # in preorder a leaf's own tokens follow the leaf before it
-    return Leaves(nodes.tolist(), depth.tolist(), shared.tolist())
+def find_leaves(layout: Layout, ends: IntArray) -> Leaves:
+    """The leaves of the part of a forest that is made of the paths to the nodes `ends`; nothing else need run."""
+    inside = np.zeros(layout.start.size + 1, np.int64)
+    inside[ends + 1] = 1
+    inside = np.cumsum(inside)  # [k]: how many of `ends` come before node k
+    nodes = np.arange(layout.start.size)
+    after = np.searchsorted(layout.start, layout.end)  # the node that follows the subtree
+    below = inside[after] - inside[nodes + 1]
+    itself = inside[nodes + 1] - inside[nodes]
+    own_end = np.cumsum(np.where(below + itself > 0, layout.length, 0))
+    leaves = np.flatnonzero((itself > 0) & (below == 0))
+    depth = (layout.depth + layout.length)[leaves]
+    shared = depth - np.diff(own_end[leaves], prepend=0)  # in preorder a leaf's own tokens follow the leaf before it
+    return Leaves(leaves.tolist(), depth.tolist(), shared.tolist())
 
 
 def cut(leaves: Leaves, budget: int) -> list[Piece]:

@@ -62,11 +62,12 @@ class Constant:
 
     def __call__(self, length: int) -> NDArray[Any]:
         """The number, `length` times."""
-        if length > self._block.size:
-            block = np.full(2 * length, self._block[0], self._block.dtype)
+        block = self._block  # another thread may replace it
+        if length > block.size:
+            block = np.full(2 * length, block[0], block.dtype)
             block.flags.writeable = False
             self._block = block
-        return self._block[:length]
+        return block[:length]
 
 
 ones_u8 = Constant(1, np.uint8)

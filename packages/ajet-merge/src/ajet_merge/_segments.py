@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ._arrays import IntArray
+from ._arrays import MAX_ID, IntArray
 from ._layout import Layout, as_i32, concat_ranges
+from .errors import MergeError
 
 
 class Tree(NamedTuple):
@@ -101,6 +102,11 @@ def segments(parent: IntArray) -> Segments:
         runs += [*prefix, own]
         pointers.append(len(runs))
         key_lengths.append(key_lengths[-1] + sum(length for _, length in prefix) + own[1])
+    if key_lengths[-1] > MAX_ID:
+        raise MergeError(
+            f"budget: the segments of one pack attend to {key_lengths[-1]} keys in all, more than int32 can count; "
+            "use a smaller budget"
+        )
     return Segments(
         seg_start=as_i32(bounds),
         seg_attach=attach,

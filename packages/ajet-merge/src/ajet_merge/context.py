@@ -1,7 +1,10 @@
 """Which recorded call a list of messages extends: a trie over messages, as the forest is one over tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import compress
+from operator import eq
 from typing import Any, NamedTuple
 
 from ._arrays import IntArray
@@ -12,10 +15,11 @@ from .messages import (
     Message,
     canonical_message,
     canonical_tools,
+    check_ends,
     check_messages,
+    json_text,
     plain_message,
     reasoning,
-    tool_call_ids,
 )
 
 Scope = tuple[str, str, str]
@@ -42,95 +46,111 @@ class Extension:
     response_included: bool
 
 
-class Found(NamedTuple):
-    """Calls whose request and response are the longest such prefix of a list of messages, and those that asked it."""
+class Said(NamedTuple):
+    """A response as the choice between calls sees it, by what tells most."""
 
-    messages: int
-    """How many messages the request and response of `answered` are; 0 if there are none."""
-    answered: Sequence[int]
-    asked: Sequence[int]
-    """Calls whose request is the whole list."""
+    text: str
+    """All of it, as JSON text."""
+    ids: list[Any]
+    """The ids of its tool calls in order, then that of the call that it answers; None where there is none."""
+    reasoning: dict[str, Any]
 
 
 @dataclass(eq=False, slots=True)
-class _Turn:
+class Answer:
+    """The calls that said the same in every field after the same answers: only their order tells them apart."""
+
+    said: Said
+    index: int
+    """Where the response stands in a list of messages that extends the calls."""
+    base: "Answer | None"
+    """The answer that the calls' own requests extend."""
+    call: int
+    """The call added last."""
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
     """One message after all those above it."""
 
-    raw: Any
+    raw: dict[str, Any]
     """A copy of the message in the form it was last recorded in; protected from what callers do to theirs."""
-    raw_decides: bool
-    """Whether equality with `raw` is equality in canonical form. Not if there are numbers: to Python 1 == True."""
-    parent: "_Turn | None"
+    numbers: dict[Any, Any]
+    """What `raw` holds of numbers, see `_numbers`. Equal ones need not be the same: to Python 1 == True."""
+    parent: "Turn | None"
     depth: int
-    children: "dict[str, _Turn]" = field(default_factory=dict[str, "_Turn"])
-    latest: "_Turn | None" = None
+    children: "dict[str, Turn]" = field(default_factory=dict[str, "Turn"])
+    latest: "Turn | None" = None
     """The child recorded last: compared first, which spares canonical forms for all that was seen before."""
-    asked: list[int] = field(default_factory=list[int])
-    answered: list[int] = field(default_factory=list[int])
+    asked: dict[Answer | None, int] = field(default_factory=dict[Answer | None, int])
+    """By the answer that they extend, the last of the calls whose request ends here."""
+    answers: dict[tuple[str, Answer | None], Answer] = field(default_factory=dict[tuple[str, Answer | None], Answer])
+    """By all that was said and their base, the answers that this message is."""
 
 
-class _Answer(NamedTuple):
-    """What is remembered of one call, to choose between calls of equal messages."""
+class Found(NamedTuple):
+    """What a list of messages extends."""
 
-    response: Any
-    index: int
-    """Where the response stands in a list of messages that extends the call."""
-    base: int | None
-    """The call that this one's own request extends."""
+    answered: Turn
+    """The end of the longest prefix that is the request and response of a call; a root if there is none."""
+    asked: Turn | None
+    """The turn where calls' requests are the whole list; None if there are no such calls."""
 
 
 class Place(NamedTuple):
     """Where a call belongs, made by `MessageIndex.place`."""
 
     messages: tuple[Message, ...]
-    request: _Turn
-    answer: _Turn | None
-    response: Any
+    request: Turn
+    answer: Turn | None
+    said: Said | None
 
 
 class MessageIndex:
     """Calls by their messages. Not safe to use from several threads without a lock.
 
     A search or an addition costs one comparison of dicts for each message seen before in the same form, and a canonical
-    form for each other. Messages are copied once, when they are new.
+    form for each other. Messages are copied once, when they are new. Calls of equal messages and responses count as
+    one; where responses of the same canonical form differ, in reasoning or ids, a search compares them all.
     """
 
     def __init__(self) -> None:
-        self._roots: dict[Scope, _Turn] = {}
-        self._answers: dict[int, _Answer] = {}
+        self._roots: dict[Scope, Turn] = {}
 
     def place(self, call: Call, context: Context) -> Place:
         """Make room for a call's messages. Changes no later answer by itself; `record` does.
 
         Raises:
-            MergeError: a message or tool is malformed; names the call and the field.
+            MergeError: a message or tool is malformed, or a message ends beyond the prompt; names the call and the
+                field.
         """
-        name = f"call {call.call_id!r}: "
-        scope = scope_of(call.attempt_id, call.compat_key, context.tools, name)
-        turn = self._roots.setdefault(scope, _Turn(None, False, None, 0))
+        name = f"call {call.call_id!r}"
+        check_ends(context, call.prompt_ids.size, name)
+        scope = scope_of(call.attempt_id, call.compat_key, context.tools, f"{name}: ")
+        turn = self._roots.setdefault(scope, Turn({}, {}, None, 0))
         for index, message in enumerate(context.messages):
-            turn = _recorded(turn, message, f"{name}messages[{index}]")
+            turn = _recorded(turn, message, f"{name}: messages[{index}]")
         if context.response is None:
             return Place(context.messages, turn, None, None)
-        answer = _recorded(turn, context.response, f"{name}response")
-        return Place(context.messages, turn, answer, plain_message(context.response))
+        answer = _recorded(turn, context.response, f"{name}: response")
+        return Place(context.messages, turn, answer, _said(context.response))
 
     def record(self, call: int, place: Place) -> None:
         """Let later searches find call number `call` at its place."""
-        base = self.best_answer(_answered(place.request).answered, place.messages)
-        place.request.asked.append(call)
-        self._answers[call] = _Answer(place.response, place.request.depth, base)
-        if place.answer:
-            place.answer.answered.append(call)
+        base = _closest_answer(_answered(place.request), place.messages)
+        place.request.asked[base] = call
+        if place.answer and place.said:
+            made = Answer(place.said, place.request.depth, base, call)
+            place.answer.answers.setdefault((place.said.text, base), made).call = call
 
     def find(self, scope: Scope, messages: Sequence[Message]) -> Found:
-        """All calls of a scope that a list of messages extends furthest, and all that asked the same.
+        """What a list of messages extends furthest, and where the same was asked.
 
         Raises:
             MergeError: not a list of messages; names the field.
         """
         check_messages(messages, start=len(messages))
-        turn = self._roots.get(scope, _Turn(None, False, None, 0))
+        turn = self._roots.get(scope, Turn({}, {}, None, 0))
         seen = len(messages)
         for index, message in enumerate(messages):
             child = _seen_child(turn, message)
@@ -142,38 +162,21 @@ class MessageIndex:
             turn = child
         for index in range(seen + 1, len(messages)):  # makes no difference, unless one is malformed
             canonical_message(messages[index], f"messages[{index}]")
-        return _found(turn, turn.asked if seen == len(messages) else [])
+        return Found(_answered(turn), turn if turn.asked and seen == len(messages) else None)
 
-    def best(self, found: Found, messages: Sequence[Message]) -> tuple[int, bool] | None:
-        """The call to continue, and whether its response is among the messages. Rules: see `Tracker.extends`."""
-        if found.asked:
-            asked = [(call, self._answers[call].base) for call in found.asked]
-            return self._closest(asked, messages), False
-        answer = self.best_answer(found.answered, messages)
-        return None if answer is None else (answer, True)
 
-    def best_answer(self, calls: Sequence[int], messages: Sequence[Message]) -> int | None:
-        """Of calls whose responses are the same one of these messages, the one to continue; None if there are none."""
-        return self._closest([(call, call) for call in calls], messages) if calls else None
+def best(found: Found, messages: Sequence[Message]) -> tuple[int, bool] | None:
+    """The call to continue, and whether its response is among the messages. Rules: see `Tracker.extends`."""
+    if found.asked:
+        return _closest(found.asked.asked, messages), False
+    answer = best_answer(found.answered, messages)
+    return None if answer is None else (answer, True)
 
-    def _closest(self, calls: list[tuple[int, int | None]], messages: Sequence[Message]) -> int:
-        """The best of (call, call compared for it): by its response, then by the response before, then the latest."""
-        while len({compared for _, compared in calls}) > 1:
-            likeness = [self._likeness(compared, messages) for _, compared in calls]
-            closest = [pair for pair, like in zip(calls, likeness, strict=True) if like == max(likeness)]
-            calls = [(call, None if compared is None else self._answers[compared].base) for call, compared in closest]
-        return max(call for call, _ in calls)
 
-    def _likeness(self, call: int | None, messages: Sequence[Message]) -> tuple[bool, ...]:
-        if call is None:
-            return ()
-        answer = self._answers[call]
-        given = messages[answer.index]
-        return (
-            answer.response == given,
-            tool_call_ids(answer.response) == tool_call_ids(given),
-            reasoning(answer.response) == reasoning(given),
-        )
+def best_answer(answered: Turn, messages: Sequence[Message]) -> int | None:
+    """Of calls whose responses are the same one of these messages, the one to continue; None if there are none."""
+    answer = _closest_answer(answered, messages)
+    return answer and answer.call
 
 
 def checked_calls(calls: Iterable[Call]) -> list[Call]:
@@ -205,36 +208,77 @@ def scope_of(attempt_id: str, compat_key: str, tools: object, name: str = "") ->
     return attempt_id, compat_key, canonical_tools(tools, name)
 
 
-def _seen_child(turn: _Turn, message: Message) -> _Turn | None:
+def _seen_child(turn: Turn, message: Message) -> Turn | None:
     child = turn.latest
-    return child if child is not None and child.raw_decides and child.raw == message else None
+    if child is None or child.raw != message:
+        return None
+    return child if _same_types(child.numbers, message) else None
 
 
-def _recorded(turn: _Turn, message: Message, name: str) -> _Turn:
+def _recorded(turn: Turn, message: Message, name: str) -> Turn:
     """The child of `turn` for a message, made if there is none, and remembered as the latest."""
     child = _seen_child(turn, message)
     if child is None:
         raw = plain_message(message, name)
         key = canonical_message(raw, name)
-        child = turn.children.setdefault(key, _Turn(raw, False, turn, turn.depth + 1))
-        child.raw, child.raw_decides = raw, _holds_text_only(raw)
+        child = turn.children.setdefault(key, Turn(raw, {}, turn, turn.depth + 1))
+        child.raw, child.numbers = raw, _numbers(raw) or {}
         turn.latest = child
     return child
 
 
-def _found(turn: _Turn, asked: Sequence[int]) -> Found:
-    answered = _answered(turn)
-    return Found(answered.depth if answered.answered else 0, answered.answered, asked)
-
-
-def _answered(turn: _Turn) -> _Turn:
+def _answered(turn: Turn) -> Turn:
     """The nearest turn from here upwards that is some call's response; the root if there is none."""
-    while not turn.answered and turn.parent is not None:
+    while not turn.answers and turn.parent is not None:
         turn = turn.parent
     return turn
 
 
-def _holds_text_only(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(map(_holds_text_only, value.values()))
-    return all(map(_holds_text_only, value)) if isinstance(value, list) else value is None or isinstance(value, str)
+def _closest_answer(turn: Turn, messages: Sequence[Message]) -> Answer | None:
+    if not turn.answers:
+        return None
+    answers = {answer.call: answer for answer in turn.answers.values()}
+    return answers[_closest({answer: call for call, answer in answers.items()}, messages)]
+
+
+def _closest(calls: Mapping[Answer | None, int], messages: Sequence[Message]) -> int:
+    """The best of the calls: by the answer compared for each, then by the answer before it, then the latest."""
+
+    @cache
+    def given(index: int) -> Said:
+        return _said(messages[index])
+
+    while len(calls) > 1:
+        likeness = [tuple(map(eq, answer.said, given(answer.index))) if answer else () for answer in calls]
+        most, closest = max(likeness), dict[Answer | None, int]()
+        for answer, call in compress(calls.items(), [like == most for like in likeness]):
+            base = answer and answer.base
+            closest[base] = max(call, closest.get(base, call))
+        calls = closest
+    return next(iter(calls.values()))
+
+
+def _said(message: Message) -> Said:
+    plain = plain_message(message)
+    ids = [*(call.get("id") for call in plain.get("tool_calls") or ()), plain.get("tool_call_id")]
+    return Said(json_text(plain), ids, reasoning(plain))
+
+
+def _numbers(value: Any) -> Any:
+    """What a plain value holds of numbers and booleans, by key or index; None if nothing."""
+    if not isinstance(value, dict | list):
+        return None if isinstance(value, str) else value
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+    return {key: found for key, item in items if (found := _numbers(item)) is not None} or None
+
+
+def _same_types(numbers: dict[Any, Any], other: Any) -> bool:
+    """Whether the numbers of one value and of another, equal one are the same in JSON too."""
+    for key, number in numbers.items():  # a plain loop: this is run for every message of every history
+        given = other[key]
+        if type(number) is dict:
+            if not _same_types(number, given):
+                return False
+        elif type(number) is not type(given) or (not number and repr(number) != repr(given)):  # 0.0 == -0.0
+            return False
+    return True

@@ -5,9 +5,22 @@ MergeError                a ValueError: the input cannot be merged or packed as 
 └── PathTooLongError      a call's path does not fit the limit it has to fit
 """
 
+from typing import Any
+
 
 class MergeError(ValueError):
     """The calls cannot be merged or packed as asked. Nothing was changed."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel between processes whole, though their constructors take other arguments than the message."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[MergeError], args: tuple[Any, ...], attributes: dict[str, Any]) -> MergeError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class CallError(MergeError):

@@ -1,12 +1,13 @@
 """How much arithmetic a training step over calls, rows or a forest takes, for a decoder-only transformer."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from ._arguments import integer
 from .errors import MergeError
 
-_MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts")
+_MIXTURES = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class ModelShape:
     head_dim: int
     vocabulary: int
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            integer(field.name, getattr(self, field.name), least=1)
+
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "ModelShape":
         """The shape in a Hugging Face `config.json`; of its `text_config` if it has one.
@@ -54,6 +59,8 @@ class ModelShape:
             MergeError: a size is missing or no positive integer, or the model is a mixture of experts.
         """
         config = config.get("text_config", config)
+        if not isinstance(config, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # it is somebody's file
+            raise MergeError(f"config: text_config = {config!r}: must be an object with the sizes of the text model")
         for name in _MIXTURES:
             if config.get(name):
                 raise MergeError(f"config: {name} = {config[name]!r}: estimates are for dense models only")

@@ -8,6 +8,7 @@ import numpy as np
 from ._arrays import IntArray
 from ._layout import Layout, as_i32, concat_ranges
 from .call import Call
+from .errors import MergeError
 from .explain import Explanation, Tokenizer, explain
 from .messages import Context
 from .occurrences import Occurrences, collect, last_runs
@@ -73,7 +74,7 @@ class Forest:
     def stats(self) -> ForestStats:
         """What merging saved."""
         rows = [len(self.calls[calls[0]]) for calls in self._rows]
-        return find_stats(self.calls, rows, self.layout, self.occurrences)
+        return find_stats(self.calls, rows, self.layout, self.parent[self.occurrences.token])
 
     def path(self, call_index: int) -> IntArray:
         """i32[n]: forest indices of the prompt + completion of one call, from its root on.
@@ -133,6 +134,8 @@ class Forest:
         Raises:
             MergeError: not as many contexts as calls, or a message that cannot be read; names it.
         """
+        if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
+            raise MergeError(f"tokenizer is a {type(tokenizer).__name__}: it needs a method decode(list of ids) -> str")
         return explain(self, tokenizer, contexts)
 
     @cached_property

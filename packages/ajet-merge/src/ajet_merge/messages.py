@@ -8,8 +8,9 @@ Two messages are the same when their canonical forms are equal:
     images       a base64 `data:` URL stands for the digest of its bytes, any other URL for itself
     the rest     every other key with a value, `name`, `refusal` and `audio` for example, is part of the form
 
-No part of it are reasoning (`REASONING_KEYS`, `REASONING_PARTS`), the ids of tool calls (`ID_KEYS`) and what never
-reaches a prompt (`METADATA_KEYS`). Since ids do not count, the answers of parallel tool calls are told apart by order.
+No part of it are reasoning (`REASONING_KEYS`, `REASONING_PARTS`, and what an assistant's text holds up to `</think>`,
+opened with `<think>` or, as some templates do, in the prompt), the ids of tool calls (`ID_KEYS`) and what never reaches
+a prompt (`METADATA_KEYS`). Since ids do not count, the answers of parallel tool calls are told apart by order.
 """
 
 import json
@@ -36,6 +37,8 @@ METADATA_KEYS = ("annotations", "cache_control", "logprobs")
 
 MAX_DEPTH = 100
 """So many levels of lists and mappings in one message are taken for an accident."""
+MAX_BITS = 14_000
+"""Python writes no longer integer in decimal."""
 
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
@@ -91,16 +94,16 @@ def check_message(message: object, name: str) -> None:
         _refuse(f"{name}.role", role, "must be a non-empty string such as 'user'")
 
 
+def check_ends(context: Context, prompt_size: int, name: str) -> None:
+    """Refuse with a `MergeError` a context whose messages end beyond its prompt; `name` says whose context it is."""
+    ends = context.message_ends
+    if ends is not None and ends.size and ends[-1] > prompt_size:
+        rule = f"must be at most the number of prompt tokens, {prompt_size}"
+        _refuse(f"{name}: message_ends[{ends.size - 1}]", int(ends[-1]), rule)
+
+
 def plain_message(message: Message, name: str = "message") -> dict[str, Any]:
-    """A copy of a message in plain dicts and lists; later changes to the message do not reach it.
-
-    Args:
-        message: not modified.
-        name: what errors call it.
-
-    Raises:
-        MergeError: names the field that JSON cannot hold, or that is nested too deeply.
-    """
+    """A copy in plain dicts and lists. Refuses with a `MergeError` what JSON cannot hold; `name` says which message."""
     check_message(message, name)
     return _plain(message, name)
 
@@ -115,7 +118,7 @@ def canonical_message(message: Message, name: str = "message") -> str:
     Raises:
         MergeError: names the field that is not what chat messages hold there.
     """
-    return _dumps(canonical_fields(message, name))
+    return json_text(canonical_fields(message, name))
 
 
 def canonical_fields(message: Message, name: str = "message") -> dict[str, Any]:
@@ -126,6 +129,8 @@ def canonical_fields(message: Message, name: str = "message") -> dict[str, Any]:
     """
     plain = plain_message(message, name)
     fields = {key: _field(key, value, f"{name}.{key}") for key, value in plain.items() if key not in _NOT_COMPARED}
+    if plain["role"] == "assistant" and isinstance(fields.get("content"), str):
+        fields["content"] = _thought_and_text(fields["content"])[1]
     return _further(fields)
 
 
@@ -136,20 +141,17 @@ def canonical_tools(tools: object, name: str = "") -> str:
         MergeError: names the tool that is no mapping or no JSON, after `name`.
     """
     checked = _mappings(tools, f"{name}tools")
-    return _dumps(_plain(checked, f"{name}tools")) if checked else ""
+    return json_text(_plain(checked, f"{name}tools")) if checked else ""
 
 
 def reasoning(message: Message) -> dict[str, Any]:
-    """What a message holds of reasoning, by key; reasoning parts of its content under "content"."""
-    found = _further({key: message.get(key) for key in REASONING_KEYS})
-    content = message.get("content")
-    parts = [part for part in content if _is_reasoning(part)] if isinstance(content, list | tuple) else []
-    return found | ({"content": parts} if parts else {})
-
-
-def tool_call_ids(message: Message) -> list[Any]:
-    """The ids of a message's tool calls in order, then the id of the call that it answers; None where there is none."""
-    return [*(call.get("id") for call in message.get("tool_calls") or ()), message.get("tool_call_id")]
+    """What a message holds of reasoning, by key; reasoning parts of its content, or in its text, under "content"."""
+    content, found = message.get("content"), {key: message.get(key) for key in REASONING_KEYS}
+    if isinstance(content, list | tuple):
+        found["content"] = [part for part in content if _is_reasoning(part)]
+    elif isinstance(content, str) and message["role"] == "assistant":
+        found["content"] = _thought_and_text(content)[0]
+    return _further(found)
 
 
 def _field(key: str, value: Any, name: str) -> Any:
@@ -184,6 +186,14 @@ def _part(part: Any, name: str) -> dict[str, Any]:
     return _digested(kept)
 
 
+def _thought_and_text(content: str) -> tuple[str, str]:
+    """What an assistant's content begins with of reasoning, and its text."""
+    thought, closing, text = content.partition("</think>")
+    if not closing or "<think>" in thought.lstrip().removeprefix("<think>"):
+        return "", content
+    return thought + closing, text.lstrip()
+
+
 def _is_reasoning(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") in REASONING_PARTS
 
@@ -210,15 +220,17 @@ def _arguments(value: Any) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        return _dumps(value)
+        return json_text(value)
     try:
-        return _dumps(_plain(json.loads(value), "arguments"))
+        return json_text(_plain(json.loads(value), "arguments"))
     except (ValueError, RecursionError):  # a model may sample anything here, a thousand brackets too
         return value
 
 
 def _plain(value: Any, name: str, depth: int = 0) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            _refuse(name, hex(value), "must be what JSON can hold")
         return value
     if depth == MAX_DEPTH:
         _refuse(name, value, f"nested more than {MAX_DEPTH} deep")
@@ -251,7 +263,8 @@ def _digest(url: str) -> Any:
         return url
 
 
-def _dumps(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """A plain value as JSON with sorted keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 

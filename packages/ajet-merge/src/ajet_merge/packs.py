@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ._arguments import cost, integer
 from ._arrays import BoolArray, FloatArray, IntArray
 from ._balance import balance
 from ._cut import cut, fill, find_leaves, leaf_packs
@@ -109,15 +110,11 @@ def pack_forest(
     forest: "Forest", budget: int, max_path: int | None, ranks: int, token_cost: float, depth_cost: float
 ) -> list[Pack]:
     """See `Forest.packs`."""
-    for name, number in (("budget", budget), ("ranks", ranks), *([] if max_path is None else [("max_path", max_path)])):
-        _check_integer(name, number)
-    for name, cost in (("token_cost", token_cost), ("depth_cost", depth_cost)):
-        _check_cost(name, cost)
     _check(forest, budget, max_path, ranks)
-    leaves = find_leaves(forest.layout)
+    token_cost, depth_cost = cost("token_cost", token_cost), cost("depth_cost", depth_cost)
+    leaves = find_leaves(forest.layout, _training_nodes(forest))
     groups = fill(cut(leaves, budget), budget)
-    owner = leaf_packs(groups, leaves)
-    homes = _occurrences_by_pack(forest, leaves.node, owner, len(groups))
+    homes = _occurrences_by_pack(forest, leaves.node, leaf_packs(groups, leaves), len(groups))
     above = forest.layout.parent.tolist()
     packs: list[Pack] = []
     for pieces, home in zip(groups, homes, strict=True):
@@ -129,35 +126,28 @@ def pack_forest(
     return [replace(packs[item], rank=rank) for rank, items in enumerate(parts) for item in items]
 
 
-def _check_integer(name: str, value: object) -> None:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise MergeError(f"{name}={value!r}: must be an integer")
-
-
-def _check_cost(name: str, value: object) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
-        raise MergeError(f"{name}={value!r}: must be a finite number, at least 0")
-
-
 def _check(forest: "Forest", budget: int, max_path: int | None, ranks: int) -> None:
-    if budget < 2:
+    if integer("budget", budget) < 2:
         raise MergeError(f"budget={budget}: a pack needs room for at least 2 tokens, a token and its predictor")
-    if max_path is not None and max_path < 1:
-        raise MergeError(f"max_path={max_path}: must be at least 1, or None for no limit but the budget")
-    if ranks < 1:
-        raise MergeError(f"ranks={ranks}: must be at least 1")
+    if max_path is not None:
+        integer("max_path", max_path, least=1)
+    integer("ranks", ranks, least=1)
     limit, name = (budget, "budget") if max_path is None or budget < max_path else (max_path, "max_path")
-    for index, call in enumerate(forest.calls):
+    for index in np.unique(forest.occurrences.call).tolist():
+        call = forest.calls[index]
         if len(call) > limit:
             raise PathTooLongError(index, call.call_id, len(call), limit, name)
 
 
+def _training_nodes(forest: "Forest") -> IntArray:
+    """The nodes that calls with occurrences end with."""
+    return forest.layout.call_node[np.unique(forest.occurrences.call)]
+
+
 def _occurrences_by_pack(forest: "Forest", leaf_nodes: list[int], owner: IntArray, packs: int) -> list[IntArray]:
-    """The occurrences each pack trains: a call's live where the first leaf below its last token does."""
-    layout = forest.layout
-    node_ends = layout.start + layout.length
-    leaf = np.searchsorted(node_ends[leaf_nodes], node_ends[layout.call_node], side="left")
-    home = owner[leaf][forest.occurrences.call]
+    """The occurrences each pack trains: a call's live where the first leaf from its last node on does."""
+    leaf = np.searchsorted(leaf_nodes, forest.layout.call_node[forest.occurrences.call], side="left")
+    home = owner[leaf]
     order = np.argsort(home, kind="stable").astype(np.int32)
     bounds = np.searchsorted(home[order], np.arange(packs + 1)).tolist()
     return [order[first:last] for first, last in pairwise(bounds)]
@@ -222,7 +212,7 @@ def _assemble(
         forest_index=tree.forest_index,
         seg_start=runs.seg_start,
         seg_attach=runs.seg_attach,
-        cu_seqlens_q=runs.seg_start,
+        cu_seqlens_q=runs.seg_start.copy(),
         cu_seqlens_k=runs.cu_seqlens_k,
         kv_ptr=runs.kv_ptr,
         kv_run_start=runs.kv_run_start,

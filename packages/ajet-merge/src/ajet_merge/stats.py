@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ._arrays import IntArray
 from ._layout import Layout
 from .call import Call
 from .flops import ModelShape, Work
-from .occurrences import Occurrences
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ForestStats:
         pairs_forest: the same for the forest.
         calls: number of calls.
         occurrences: number of occurrences, that is terms of the loss.
-        trained: distinct tokens that occurrences train; the forest predicts each of them once.
+        predictors: distinct forest tokens whose logits the occurrences need.
         excluded: trainable first tokens that no token predicts, because the prompt is empty; they are not occurrences.
     """
 
@@ -51,7 +51,7 @@ class ForestStats:
     pairs_forest: int
     calls: int
     occurrences: int
-    trained: int
+    predictors: int
     excluded: int
 
     def flops(self, shape: ModelShape) -> Flops:
@@ -59,12 +59,12 @@ class ForestStats:
         return Flops(
             unmerged=shape.training_flops(Work(self.tokens_unmerged, self.pairs_unmerged, self.occurrences)),
             linear=shape.training_flops(Work(self.tokens_linear, self.pairs_linear, self.occurrences)),
-            forest=shape.training_flops(Work(self.tokens_forest, self.pairs_forest, self.trained)),
+            forest=shape.training_flops(Work(self.tokens_forest, self.pairs_forest, self.predictors)),
         )
 
 
-def find_stats(calls: Sequence[Call], rows: Sequence[int], layout: Layout, occurrences: Occurrences) -> ForestStats:
-    """See `Forest.stats`. `rows` are the lengths of the timelines."""
+def find_stats(calls: Sequence[Call], rows: Sequence[int], layout: Layout, predictors: IntArray) -> ForestStats:
+    """See `Forest.stats`. `rows` are the lengths of the timelines, `predictors` those of all occurrences."""
     depth, length = layout.depth.astype(np.int64), layout.length.astype(np.int64)
     return ForestStats(
         tokens_unmerged=sum(len(call) for call in calls),
@@ -74,8 +74,8 @@ def find_stats(calls: Sequence[Call], rows: Sequence[int], layout: Layout, occur
         pairs_linear=_pairs(rows),
         pairs_forest=int((depth * length + length * (length + 1) // 2).sum()),
         calls=len(calls),
-        occurrences=len(occurrences),
-        trained=np.unique(occurrences.token).size,
+        occurrences=predictors.size,
+        predictors=np.unique(predictors).size,
         excluded=sum(call.excluded for call in calls),
     )
 

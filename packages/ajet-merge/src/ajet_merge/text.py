@@ -6,16 +6,20 @@ tokens than were sampled (another tokenization, stripped reasoning, tool calls w
 such call is marked `context_exact = False`, and each token that was replaced is reported.
 """
 
-from collections.abc import Collection, Sequence
+from bisect import insort
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from hashlib import sha256
+from itertools import takewhile
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from ._arrays import MAX_ID, IntArray
 from ._forest_py import common_prefix
 from .call import Call
-from .context import MessageIndex, checked_calls, checked_contexts, scope_of
+from .context import MessageIndex, Turn, best_answer, checked_calls, checked_contexts, scope_of
 from .errors import MergeError
 from .messages import Context
 
@@ -78,7 +82,9 @@ class TextMatch:
     unmatched: tuple[Unmatched, ...]
 
 
-def match_texts(calls: Sequence[Call], contexts: Sequence[Context | None], *, end_ids: Collection[int]) -> TextMatch:
+def match_texts(
+    calls: Sequence[Call], contexts: Sequence[Context | None], *, end_ids: int | Iterable[int]
+) -> TextMatch:
     """Replace what each prompt repeats of an earlier call by that call's exact ids, if role, text and tool calls agree.
 
     Takes the calls in order. For each it finds the earlier call of the same attempt, tools and `compat_key` whose
@@ -99,15 +105,13 @@ def match_texts(calls: Sequence[Call], contexts: Sequence[Context | None], *, en
         calls: the calls, with attempts. Not modified.
         contexts: one for each call, or None.
         end_ids: all token ids that end an assistant's turn, be it sampled (`eos_token_id` of the generation config) or
-            written by the chat template.
+            written by the chat template. A single one may be given as it is.
 
     Raises:
         MergeError: the arguments do not fit together, or a message is malformed; names the call and the field.
     """
     calls = checked_calls(calls)
     contexts = checked_contexts(contexts, len(calls))
-    for call, context in zip(calls, contexts, strict=True):
-        _check_ends(call, context)
     matcher = _Matcher(_checked_ids(end_ids))
     for call, context in zip(calls, contexts, strict=True):
         matcher.add(call, context)
@@ -128,6 +132,8 @@ class _Matcher:
         self.unmatched: list[Unmatched] = []
         self._end_ids = end_ids
         self._index = MessageIndex()
+        self._written = defaultdict[Turn, Beginnings](Beginnings)
+        """The ids of the calls whose responses are a turn, as they are in the result."""
 
     def add(self, call: Call, context: Context | None) -> None:
         index = len(self.calls)
@@ -140,18 +146,20 @@ class _Matcher:
         self.calls.append(call)
         if place:
             self._index.record(index, place)
+            if place.answer:
+                self._written[place.answer].add(call.prompt_ids, call.completion_ids)
 
     def _seam(self, call: Call, context: Context) -> _Seam | Reason | None:
         """What to replace; or why that is not known; None if there is nothing to replace."""
         found = self._index.find(scope_of(call.attempt_id, call.compat_key, context.tools), context.messages)
-        earlier = self._index.best_answer(found.answered, context.messages)
+        earlier = best_answer(found.answered, context.messages)
         if earlier is None:
             return "extends_no_call"
-        if any(_begins_with(call.prompt_ids, self._ids(other)) for other in found.answered):
+        if self._written[found.answered].of(call.prompt_ids):
             return None
         if context.message_ends is None:
             return "no_message_ends"
-        start, end = [0, *context.message_ends.tolist()][found.messages - 1 : found.messages + 1]
+        start, end = [0, *context.message_ends.tolist()][found.answered.depth - 1 : found.answered.depth + 1]
         if self._ends_turn(call.prompt_ids[end : end + 1]):
             return "unclear_end_of_turn"
         ended = self._ends_turn(self.calls[earlier].completion_ids[-1:])
@@ -180,23 +188,42 @@ class _Matcher:
         return np.concatenate([self.calls[call].prompt_ids, self.calls[call].completion_ids])
 
 
-def _begins_with(ids: IntArray, beginning: IntArray) -> bool:
-    return beginning.size <= ids.size and bool((ids[: beginning.size] == beginning).all())
+class Beginnings:
+    """Sequences of ids, to ask whether others begin with one of them. Costs one pass, however many they are."""
+
+    def __init__(self) -> None:
+        self._digests: dict[int, set[bytes]] = {}
+        self._lengths: list[int] = []
+
+    def add(self, *parts: IntArray) -> None:
+        """Add one sequence, given in parts."""
+        hasher, length = sha256(), sum(part.size for part in parts)
+        for part in parts:
+            hasher.update(part)
+        if length not in self._digests:
+            insort(self._lengths, length)
+        self._digests.setdefault(length, set()).add(hasher.digest())
+
+    def of(self, ids: IntArray) -> bool:
+        """Whether `ids` begins with one of the sequences."""
+        hasher, done = sha256(), 0
+        for length in takewhile(lambda length: length <= ids.size, self._lengths):
+            hasher.update(ids[done:length])
+            done = length
+            if hasher.digest() in self._digests[length]:
+                return True
+        return False
 
 
-def _check_ends(call: Call, context: Context | None) -> None:
-    ends = None if context is None else context.message_ends
-    if ends is not None and ends.size and ends[-1] > call.prompt_ids.size:
-        raise MergeError(
-            f"call {call.call_id!r}: message_ends[{ends.size - 1}] = {ends[-1]}: must be at most the number of prompt "
-            f"tokens, {call.prompt_ids.size}"
-        )
-
-
-def _checked_ids(end_ids: Collection[int]) -> IntArray:
-    for token in end_ids:
-        if not isinstance(token, int | np.integer) or not 0 <= token <= MAX_ID:
+def _checked_ids(end_ids: object) -> IntArray:
+    if isinstance(end_ids, np.ndarray):
+        end_ids = end_ids.tolist()
+    if not isinstance(end_ids, int | np.integer | Iterable):
+        raise MergeError(f"end_ids = {end_ids!r}: must be a token id or token ids")
+    tokens: list[Any] = list(end_ids) if isinstance(end_ids, Iterable) else [end_ids]
+    for token in tokens:
+        if not isinstance(token, int | np.integer) or isinstance(token, bool) or not 0 <= token <= MAX_ID:
             raise MergeError(f"end_ids holds {token!r}: token ids are integers in 0..{MAX_ID}")
-    if not end_ids:
+    if not tokens:
         raise MergeError("end_ids is empty: name the token ids that end a turn, or its end cannot be found in a prompt")
-    return np.array(sorted(end_ids), np.int32)
+    return np.array(tokens, np.int32)

@@ -104,13 +104,26 @@ def find_rows(forest: "Forest") -> list[list[int]]:
     kinds = _calls_by_node(forest)
     opened: list[_Row] = []
     for node in range(forest.layout.start.size - 1, -1, -1):  # children come after their parent, the longest first
-        rows = [row for child_rows in reversed(below.pop(node, [])) for row in child_rows]
+        rows = _joined(below.pop(node, []))
         for runs, calls in sorted(kinds.get(node, {}).items()):
             fresh = _assign(rows, runs, calls)
             rows += fresh
             opened += fresh
         below[int(forest.layout.parent[node])].append(rows)
     return [row.calls for row in opened]
+
+
+def _joined(parts: list[list[_Row]]) -> list[_Row]:
+    """The rows below all children in one list, those of the first child first.
+
+    That child's own list is grown: along a trunk with many short branches a row is then moved once, not at every node.
+    """
+    if not parts:
+        return []
+    rows = parts.pop()  # children come from the last to the first
+    for part in reversed(parts):
+        rows += part
+    return rows
 
 
 def build_timelines(forest: "Forest", rows: list[list[int]]) -> list[Timeline]:

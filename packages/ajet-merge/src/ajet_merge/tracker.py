@@ -9,7 +9,7 @@ import numpy as np
 from ._backend import new_trie
 from ._layout import TrieBackend
 from .call import Call
-from .context import Extension, MessageIndex, Place, checked_calls, checked_contexts, scope_of
+from .context import Extension, MessageIndex, Place, best, checked_calls, checked_contexts, scope_of
 from .errors import MergeError
 from .forest import Forest
 from .messages import Context, Message
@@ -46,8 +46,8 @@ class Tracker:
             How many of its leading tokens earlier calls with the same `compat_key` had already.
 
         Raises:
-            MergeError: not a `Call` or `Context`, a malformed message, or the forest would pass 2**31 - 1 tokens.
-                Nothing was added.
+            MergeError: not a `Call` or `Context`, a malformed message, messages that end beyond the prompt, or the
+                forest would pass 2**31 - 1 tokens. Nothing was added.
         """
         return self.add_all([call], [context])[0]
 
@@ -84,7 +84,12 @@ class Tracker:
         of its tool calls, in its reasoning; then the same for the responses before it, the latest first; then the call
         added last.
 
-        Costs one comparison of dicts for each message that was added before in the same form.
+        Reasoning is no part of the canonical form, be it in a field of its own or in the text up to `</think>`: agents
+        may leave it out of the turns that they send again.
+
+        Costs one comparison of dicts for each message that was added before in the same form, however many calls were
+        added. Where calls have the same messages but for reasoning, ids and the like, each such response is compared
+        too; naming the attempts keeps them few.
 
         Args:
             messages: list or tuple, the whole history. Not modified.
@@ -101,15 +106,15 @@ class Tracker:
         scope = scope_of(attempt_id, compat_key, tools)
         with self._lock:
             found = self._messages.find(scope, messages)
-            best = self._messages.best(found, messages)
-        if best is None:
+            chosen = best(found, messages)
+        if chosen is None:
             return None
-        index, answered = best
+        index, answered = chosen
         call = self._calls[index]
         if not answered:
             return Extension(index, call.prompt_ids, len(messages), response_included=False)
         ids = np.concatenate([call.prompt_ids, call.completion_ids])
-        return Extension(index, ids, found.messages, response_included=True)
+        return Extension(index, ids, found.answered.depth, response_included=True)
 
     def forest(self) -> Forest:
         """The forest of all calls added so far. Later calls do not change it."""

@@ -20,6 +20,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
+from ._arguments import integer
 from ._arrays import FloatArray
 from .call import Call
 from .errors import CallError, MergeError
@@ -77,8 +78,7 @@ def fixed_length_mean(calls: Sequence[Call], length: int) -> list[FloatArray]:
     Raises:
         MergeError: `length` is less than 1.
     """
-    if length < 1:
-        raise MergeError(f"length={length}: must be at least 1, for example the most tokens a completion may have")
+    integer("length", length, least=1)
     trained = [call.trained for call in calls]
     sequences = sum(bool(mask.any()) for mask in trained)
     return [mask * np.float32(1 / (max(sequences, 1) * length)) for mask in trained]
@@ -94,6 +94,7 @@ def unit_mean(calls: Sequence[Call], units: Sequence[Hashable]) -> list[FloatArr
     Raises:
         MergeError: not one unit for each call.
     """
+    calls = list(calls)
     if len(units) != len(calls):
         raise MergeError(f"units has {len(units)} entries for {len(calls)} calls; give one for each")
     return _unit_mean(calls, lambda index, call: units[index])
@@ -101,6 +102,7 @@ def unit_mean(calls: Sequence[Call], units: Sequence[Hashable]) -> list[FloatArr
 
 def _unit_mean(calls: Sequence[Call], unit_of: Callable[[int, Call], Hashable]) -> list[FloatArray]:
     """The weight 1 / (units * tokens of the unit) on each trained token."""
+    calls = list(calls)
     trained = [call.trained for call in calls]
     tokens: dict[Hashable, int] = {}
     units: list[Hashable] = []

@@ -1,5 +1,7 @@
 """Rows of a forest as one batch: what is where, what is trained, and the loss over it."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from adapter_cases import agent_forest, dual_clip_ppo, importance_sampling, logprob, plain_loss, ppo
@@ -107,12 +109,36 @@ def test_given_lengths_are_the_widths() -> None:
             r"8 response tokens do not fit response_length=5; raise response_length to at least 8",
         ),
         ({"multiple_of": 0}, "multiple_of=0: must be at least 1"),
-        ({"pad_token_id": -1}, "pad_token_id=-1: must be a token id"),
+        ({"multiple_of": 1.5}, "multiple_of=1.5: must be an integer"),
+        ({"multiple_of": 2**70}, f"multiple_of={2**70}: must be at most 2147483647"),
+        ({"pad_token_id": -1}, "pad_token_id=-1: must be at least 0"),
+        ({"pad_token_id": 1.5}, "pad_token_id=1.5: must be an integer"),
+        ({"pad_token_id": True}, "pad_token_id=True: must be an integer"),
+        ({"pad_token_id": 2**70}, f"pad_token_id={2**70}: must be at most 2147483647"),
+        ({"pad_token_id": None}, "pad_token_id=None: .* no pad token.* eos_token_id"),
+        ({"prompt_length": "a"}, "prompt_length='a': must be an integer"),
+        ({"prompt_length": 2**70}, f"prompt_length={2**70}: must be at most 2147483647"),
+        ({"response_length": 8.0}, "response_length=8.0: must be an integer"),
+        ({"response_length": 0}, "response_length=0: must be at least 1"),
     ],
 )
-def test_what_does_not_fit_is_refused(wrong: dict[str, int], said: str) -> None:
+def test_what_does_not_fit_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(MergeError, match=said):
         to_padded(agent_forest(), **{"pad_token_id": PAD, **wrong})
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    given = to_padded(agent_forest(), pad_token_id=np.int64(PAD), prompt_length=np.int32(7), multiple_of=np.int16(4))
+    assert given.prompt_ids.shape == (4, 7)
+    assert given.prompt_ids[0, 0] == PAD
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"), [("a", "='a': must be an integer"), (9.5, "=9.5: must be"), (0, "=0: must be at least 1")]
+)
+def test_a_limit_that_is_none_is_refused_without_any_row_too(limit: Any, said: str) -> None:
+    with pytest.raises(MergeError, match=f"max_length{said}"):
+        trained_rows(merge([]), limit)
 
 
 def test_a_forest_that_trains_nothing_is_refused() -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ajet_merge._arrays import FloatArray
+from ajet_merge._arguments import integer
+from ajet_merge._arrays import MAX_ID, FloatArray
 from ajet_merge.errors import MergeError
 from ajet_merge.forest import Forest
 
@@ -63,10 +64,8 @@ def to_padded(
         MergeError: no call trains a token, a row does not fit (rows are never truncated), or an argument is out of
             range.
     """
-    if pad_token_id < 0:
-        raise MergeError(f"pad_token_id={pad_token_id}: must be a token id, that is at least 0")
-    if multiple_of < 1:
-        raise MergeError(f"multiple_of={multiple_of}: must be at least 1")
+    pad_token_id = _pad(pad_token_id)
+    multiple_of = integer("multiple_of", multiple_of, 1, MAX_ID)
     rows = trained_rows(forest)
     if not rows:
         raise MergeError("no call of the forest trains a token: a batch needs at least one row that does")
@@ -81,11 +80,22 @@ def to_padded(
     return batch
 
 
+def _pad(token_id: int) -> int:
+    if token_id is None:  # pyright: ignore[reportUnnecessaryComparison]  # tokenizers without a pad token have None
+        raise MergeError(
+            "pad_token_id=None: the tokenizer has no pad token; give another id, for example its eos_token_id (padding "
+            "is masked)"
+        )
+    return integer("pad_token_id", token_id, 0, MAX_ID)
+
+
 def _width(rows: list[Row], lengths: list[int], part: str, given: int | None) -> int:
     if given is None:
         return max(lengths)
+    name = f"{part}_length"
+    given = integer(name, given, 1, MAX_ID)
     for row, length in zip(rows, lengths, strict=True):
-        check_length(row, f"{part} tokens", length, f"{part}_length", given)
+        check_length(row, f"{part} tokens", length, name, given)
     return given
 
 

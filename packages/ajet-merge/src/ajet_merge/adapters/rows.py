@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ajet_merge._arguments import integer
 from ajet_merge._arrays import FloatArray, IntArray, MaskArray
 from ajet_merge.call import Call
 from ajet_merge.errors import MergeError
@@ -61,8 +62,10 @@ def trained_rows(forest: Forest, max_length: int | None = None) -> list[Row]:
         max_length: most tokens in a row; None sets no limit.
 
     Raises:
-        MergeError: a row is longer than `max_length`. Rows are never truncated.
+        MergeError: a row is longer than `max_length` (rows are never truncated), or that is no integer of at least 1.
     """
+    if max_length is not None:
+        integer("max_length", max_length, 1)
     rows = [
         Row(timeline, int(timeline.positions[0]), name_calls(forest.calls, timeline.calls))
         for timeline in forest.timelines()

@@ -1,22 +1,24 @@
 """`Forest.explain`: where calls left the path of an earlier call, why as far as can be known, and what it cost.
 
-trail   which calls left, where, and which earlier call to compare with
-align   where the two are the same again, which gives the cost
-causes  why: by_messages, by_text (with `templates` and `decoder`), or by ids
+contexts  what is known of the messages
+trail     which calls left, where, and which earlier call to compare with
+align     where the two are the same again, which gives the `cost`
+causes    why: by_messages, by_text (with `templates` and `decoder`), or by ids
 explanation, report_text, report_html (with `forest_picture` and `style`)
 """
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ajet_merge.errors import MergeError
 from ajet_merge.messages import Context
 
 from .causes import find_cause
+from .contexts import readable
+from .cost import cost_of
 from .decoder import Decoder, Tokenizer
 from .departure import CAUSES, SAME_CONTENT, Cause, Departure, Evidence
 from .explanation import Explanation
-from .sides import Finding, Sides
+from .sides import Sides
 from .trail import Break, find_breaks
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ TEXT_SHOWN = 16
 
 def explain(forest: "Forest", tokenizer: Tokenizer | None, contexts: Sequence[Context | None] | None) -> Explanation:
     """See `Forest.explain`."""
-    known = _checked(contexts, len(forest.calls))
+    known = readable(contexts, forest.calls)
     decoder = Decoder(tokenizer) if tokenizer else None
     departures = [
         _departure(found, forest, decoder, known[found.call], known[found.earlier])
@@ -39,27 +41,11 @@ def explain(forest: "Forest", tokenizer: Tokenizer | None, contexts: Sequence[Co
     return Explanation(tuple(departures), forest, decoder)
 
 
-def _checked(contexts: Sequence[Context | None] | None, calls: int) -> Sequence[Context | None]:
-    if contexts is None:
-        return [None] * calls
-    if len(contexts) != calls:
-        raise MergeError(
-            f"{len(contexts)} contexts for {calls} calls: give one for each call, None where there is none"
-        )
-    for index, context in enumerate(contexts):
-        if not isinstance(context, Context | None):  # pyright: ignore[reportUnnecessaryIsInstance]  # may be untyped
-            raise MergeError(f"contexts[{index}] is a {type(context).__name__}: must be a Context or None")
-    return contexts
-
-
 def _departure(
     found: Break, forest: "Forest", decoder: Decoder | None, ours: Context | None, theirs: Context | None
 ) -> Departure:
     sides = Sides(forest.calls[found.call], forest.calls[found.earlier], found.shared)
-    try:
-        finding = find_cause(sides, decoder, ours, theirs)
-    except MergeError as error:  # which names the field of a message
-        raise MergeError(f"contexts[{found.earlier}] and contexts[{found.call}]: {error}") from error
+    finding = find_cause(sides, decoder, ours, theirs)
     again = finding.again or (sides.runs[0] if sides.runs else None)
     return Departure(
         call=found.call,
@@ -77,13 +63,5 @@ def _departure(
         cause=finding.cause,
         evidence=finding.evidence,
         detail=finding.detail,
-        cost=_cost(sides, finding),
+        cost=cost_of(sides, finding),
     )
-
-
-def _cost(sides: Sides, finding: Finding) -> int:
-    """Tokens from the break to the last place in the prompt that repeats the earlier path."""
-    ends = [run.new_end for run in sides.runs[-1:]] + ([finding.again.new_end] if finding.again else [])
-    if not ends and finding.cause in SAME_CONTENT:  # too short to be found again by ids; then it is no longer than this
-        return min(sides.prompt.size, sides.theirs.size)
-    return max(ends, default=0)

@@ -1,5 +1,6 @@
 """Where two token sequences that have parted are the same again."""
 
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,7 @@ class Run(NamedTuple):
 
 
 def align(ours: IntArray, theirs: IntArray) -> list[Run]:
-    """The runs of equal content in both, ascending and apart in both. O(n log n).
+    """The runs of equal content in both, ascending and apart in both. O(n log n) comparisons.
 
     Windows that occur once on each side are put in the longest chain that ascends on both. Runs too short to mean
     anything are left out.
@@ -64,7 +65,7 @@ def _chain(ours: IntArray, theirs: IntArray) -> list[Run]:
     firsts = np.flatnonzero(np.diff(gone - new, prepend=gone[0] - new[0] - 1))
     lasts = np.append(firsts[1:], new.size) - 1
     lengths = new[lasts] - new[firsts] + WINDOW
-    kept = _heaviest(gone[firsts], gone[lasts], lasts - firsts + WINDOW)
+    kept = heaviest_chain(gone[firsts], gone[lasts], lasts - firsts + WINDOW)
     return [Run(int(new[firsts[at]]), int(gone[firsts[at]]), int(lengths[at])) for at in kept]
 
 
@@ -96,18 +97,31 @@ def _hashes(ids: IntArray) -> NDArray[np.uint64]:
     return hashes | np.uint64(1)
 
 
-def _heaviest(first: NDArray[np.intp], last: NDArray[np.intp], weight: NDArray[np.intp]) -> list[int]:
-    """Indices of the bands of the heaviest chain that ascends in theirs too; the bands ascend in ours."""
-    best, before = weight.copy(), np.full(weight.size, -1)
-    for at in range(1, weight.size):
-        possible = np.where(last[:at] < first[at], best[:at], 0)
-        previous = int(possible.argmax())
-        if possible[previous]:
-            best[at] += possible[previous]
-            before[at] = previous
-    chain = [int(best.argmax())]
+def heaviest_chain(first: NDArray[np.intp], last: NDArray[np.intp], weight: NDArray[np.intp]) -> list[int]:
+    """Indices of the bands of the heaviest chain that ascends in theirs too. O(n log n) comparisons.
+
+    Args:
+        first: where each band begins in theirs; the bands ascend in ours.
+        last: where its last anchor is in theirs.
+        weight: what it counts.
+    """
+    best, before = weight.tolist(), [-1] * weight.size
+    # The chains worth going on from: each ends further on than the one in front of it, and is heavier.
+    ends, tips = list[int](), list[int]()
+    for at, (begin, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        if ended := bisect_left(ends, begin):
+            before[at] = tips[ended - 1]
+            best[at] += best[before[at]]
+        place = bisect_left(ends, end)
+        if place and best[tips[place - 1]] >= best[at]:
+            continue
+        over = place
+        while over < len(tips) and best[tips[over]] <= best[at]:
+            over += 1
+        ends[place:over], tips[place:over] = [end], [at]
+    chain = [max(range(len(best)), key=best.__getitem__)]
     while before[chain[-1]] >= 0:
-        chain.append(int(before[chain[-1]]))
+        chain.append(before[chain[-1]])
     return chain[::-1]
 
 

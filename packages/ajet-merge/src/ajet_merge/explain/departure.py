@@ -75,9 +75,11 @@ class Departure:
         cause: why (see `CAUSES`), as far as the evidence tells.
         evidence: what the cause was read from: the messages of both calls, decoded text, or token ids alone.
         detail: one sentence about this departure.
-        cost: tokens of the call's prompt that repeat what the earlier path holds, and would have been shared had the
-            call followed that path and then added what is new in it: all from the break to the last place where both
-            are the same. 0 where the prompt is shared whole, or nothing in the rest of it is the same.
+        cost: tokens of the call's prompt after the break that stand for what the earlier call holds after it. These are
+            the tokens that are equal in both in the same order, and those between them that were rewritten: where `m`
+            tokens of the earlier call became `n`, the lesser of the two. What was inserted or removed costs nothing,
+            nor does what follows the last place where both are the same. So it is never more than either call has after
+            the break; and 0 where the prompt is shared whole, or nothing in the rest of it is the same.
     """
 
     call: int

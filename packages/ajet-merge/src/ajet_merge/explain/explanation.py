@@ -37,10 +37,12 @@ class Explanation:
 
     @property
     def cost(self) -> int:
-        """The sum of the costs: tokens of the forest that repeat what other tokens of it hold already.
+        """The sum of the costs: tokens of the forest that repeat, or write in another way, what it holds already.
 
         No token is counted twice: each departure costs tokens that its call was the first to bring. So
-        `forest.num_tokens - cost` is what the forest would have without the breaks, every call adding only what is new.
+        `forest.num_tokens - cost` is what the forest would have, had each call that left an earlier one kept that one's
+        tokens for what both hold in the same order, and added only what is new. It is an estimate from equal tokens: a
+        text that was moved counts as new, and of a rewritten part not known is how much of it says the same.
         """
         return sum(departure.cost for departure in self.departures)
 

@@ -96,6 +96,11 @@ def without_reasoning(text: str) -> str:
     return _REASONING_CLOSED.sub("", _REASONING.sub("", text))
 
 
+def has_reasoning(text: str) -> bool:
+    """Whether the text holds reasoning. Marks with nothing between them are none."""
+    return bare(without_reasoning(text)) != bare(_REASONING_MARK.sub("", text))
+
+
 def has_reasoning_mark(text: str) -> bool:
     """Whether the text opens or closes reasoning."""
     return _REASONING_MARK.search(text) is not None

@@ -30,7 +30,7 @@ def find_breaks(forest: "Forest", contexts: Sequence[Context | None]) -> Iterato
     reached: set[int] = set()  # nodes on the path of a call so far
     for index, (call, context) in enumerate(zip(forest.calls, contexts, strict=True)):
         nodes = [*_nodes(forest, index), trees[call.compat_key]]
-        families = _families(call, context, index)
+        families = _families(call, context)
         known = next((node for node in nodes if node in reached), None)
         if known is not None and known != nodes[0] and (known, None) in latest:
             earlier = next(latest[known, family] for family in families if (known, family) in latest)
@@ -39,19 +39,17 @@ def find_breaks(forest: "Forest", contexts: Sequence[Context | None]) -> Iterato
         reached.update(nodes)
 
 
-def _families(call: Call, context: Context | None, index: int) -> list[object]:
+def _families(call: Call, context: Context | None) -> list[object]:
     """What earlier calls may have in common with this one, the most telling first."""
     attempt = (call.episode_id, call.attempt_id)
-    opening = None if context is None else _first_words(context, index)
+    opening = None if context is None else _first_words(context)
     return [*([] if opening is None else [(*attempt, opening)]), attempt, None]
 
 
-def _first_words(context: Context, index: int) -> str | None:
+def _first_words(context: Context) -> str | None:
     """The canonical form of the first message that is no system prompt; None if there is none."""
     at = leading_system_messages(context)
-    if at == len(context.messages):
-        return None
-    return canonical_message(context.messages[at], f"contexts[{index}].messages[{at}]")
+    return canonical_message(context.messages[at]) if at < len(context.messages) else None
 
 
 def leading_system_messages(context: Context) -> int:

@@ -4,7 +4,8 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, TypeAlias
+from secrets import token_hex
+from typing import IO, TypeAlias, TypeVar
 
 from ajet_merge.call import Call
 from ajet_merge.errors import MergeError
@@ -15,6 +16,7 @@ from .parquet import ParquetSink, read_parquet
 from .record import ONE_FOR_ALL, Record, RecordReader, Row, to_row
 
 Sink: TypeAlias = JsonlSink | ParquetSink
+Item = TypeVar("Item", Call, Record)
 
 _COLUMNS = {
     "call_id": "str",
@@ -81,11 +83,12 @@ def write_records(path: str | os.PathLike[str], records: Iterable[Record], *, de
             conversations become about as small as the forest is.
 
     Raises:
-        MergeError: nothing to write, a context that is no JSON, the path cannot be written or has another suffix, or
-            pyarrow is needed and missing. The path is then as it was before.
+        MergeError: nothing to write, something that is no `Record`, a context that is no JSON, the path cannot be
+            written or has another suffix, or pyarrow is needed and missing. The path is then as it was before.
     """
-    rows = _delta_rows(list(records)) if delta else map(to_row, records)
-    write_rows(Path(path), rows, _COLUMNS, one_for_all=ONE_FOR_ALL)
+    path = Path(path)
+    checked = _all_of(Record, records, f"{path}: record", "give a Record, for example Record(call), or use write_calls")
+    _write_records(path, checked, delta)
 
 
 def _rows(path: Path, ignore: Collection[str], on_progress: Callable[[float], object]) -> Iterator[tuple[str, Row]]:
@@ -101,7 +104,21 @@ def read_calls(path: str | os.PathLike[str], *, ignore: Collection[str] = ()) ->
 
 def write_calls(path: str | os.PathLike[str], calls: Iterable[Call], *, delta: bool = False) -> None:
     """Write calls that have no contexts; see `write_records`."""
-    write_records(path, map(Record, calls), delta=delta)
+    path = Path(path)
+    checked = _all_of(Call, calls, f"{path}: call", "give a Call, or use write_records")
+    _write_records(path, map(Record, checked), delta)
+
+
+def _all_of(kind: type[Item], items: Iterable[Item], name: str, right: str) -> Iterator[Item]:
+    for index, item in enumerate(items):
+        if not isinstance(item, kind):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+            raise MergeError(f"{name} {index} is a {type(item).__name__}: {right}")
+        yield item
+
+
+def _write_records(path: Path, records: Iterable[Record], delta: bool) -> None:
+    rows = _delta_rows(list(records)) if delta else map(to_row, records)
+    write_rows(path, rows, _COLUMNS, one_for_all=ONE_FOR_ALL)
 
 
 def _delta_rows(records: list[Record]) -> Iterator[Row]:
@@ -138,17 +155,25 @@ def _format(path: Path) -> str:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside `path` that takes its place if the block ends well, and is removed if not."""
+    """A file beside `path` that takes its place if the block ends well, and is removed if not.
+
+    Its name is no other writer's, and "x" opens nothing that is there already; a file of `tempfile` would be the
+    user's alone to read.
+    """
     _format(path)
-    partial = path.with_name(f"{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{token_hex(8)}.partial")
     try:
-        with partial.open("wb") as file:
-            yield file
-        partial.replace(path)
+        file = partial.open("xb")
+        try:
+            with file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())  # or a crash could leave half a file under the whole one's name
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise MergeError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _nothing(part: float) -> None:

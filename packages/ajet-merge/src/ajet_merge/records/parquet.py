@@ -9,8 +9,9 @@ import numpy as np
 from ajet_merge._arrays import AnyArray
 from ajet_merge.errors import MergeError
 
-from .record import JSON_KEYS, Row, find_unknown
+from .record import JSON_KEYS, NAME_KEYS, Row, find_unknown, whole
 from .strictjson import dump, parse, shown
+from .structs import from_structs
 
 ROW_GROUP_NUMBERS = 2**22
 """A row group is closed when it holds so many numbers: some tens of megabytes in memory."""
@@ -121,13 +122,14 @@ def read_parquet(
     try:
         with pa.parquet.ParquetFile(path) as file:
             names = _names(path, file.schema_arrow.names, ignore)
+            fields = {key: file.schema_arrow.field(key) for key in JSON_KEYS if key in names}
             number = 0
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, columns=names)
-                columns = [_values(table.column(name), f"{path}: column {name}") for name in names]
+                columns = [_values(name, table.column(name), f"{path}: column {name}") for name in names]
                 for values in zip(*columns, strict=True):
                     where = f"{path}, row {number}"
-                    yield where, _row(dict(zip(names, values, strict=True)), where)
+                    yield where, _row(dict(zip(names, values, strict=True)), fields, where)
                     number += 1
                 on_progress((group + 1) / file.num_row_groups)
     except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -143,35 +145,32 @@ def _names(path: Path, names: list[str], ignore: Collection[str]) -> list[str]:
     return [name for name in names if name not in ignore]
 
 
-def _row(row: Row, where: str) -> Row:
-    for key in JSON_KEYS:
-        if isinstance(row.get(key), str):
-            row[key] = parse(row[key], f"{where}: {key}")
+def _row(row: Row, fields: dict[str, Any], where: str) -> Row:
+    for key, field in fields.items():
+        value, name = row[key], f"{where}: {key}"
+        row[key] = parse(value, name) if isinstance(value, str) else from_structs(value, field, name)
     return row
 
 
-def _values(column: Any, where: str) -> Sequence[Any]:
-    """The values of a column: arrays for lists of numbers, else what Arrow makes of them."""
+def _values(name: str, column: Any, where: str) -> Sequence[Any]:
+    """The values of a column: arrays for lists of numbers, text for names, else what Arrow makes of them."""
     types = arrow().types
-    if not (types.is_list(column.type) or types.is_large_list(column.type)):
+    if name in NAME_KEYS:
+        names = map(whole, column.to_pylist())
+        return [str(name) if type(name) is int else name for name in names]
+    if name in JSON_KEYS or not (types.is_list(column.type) or types.is_large_list(column.type)):
         return column.to_pylist()
     item = column.type.value_type
     # Writers that see nothing but empty lists give them items of type null.
     if not any(is_kind(item) for is_kind in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)):
-        raise MergeError(f"{where} has type {column.type}: a list of numbers is right, or a string that holds JSON")
-    return [value for chunk in column.chunks for value in _lists(chunk, where)]
+        raise MergeError(f"{where} has type {column.type}: a list of numbers is right")
+    return [value for chunk in column.chunks for value in _lists(chunk)]
 
 
-def _lists(chunk: Any, where: str) -> Iterator[AnyArray | None]:
-    if chunk.values.null_count:
-        _refuse_null(chunk, where)
+def _lists(chunk: Any) -> Sequence[AnyArray | list[Any] | None]:
+    if chunk.values.null_count:  # a number is missing: as a list it comes to whoever knows the row and the call
+        return chunk.to_pylist()
     values = chunk.values.to_numpy(zero_copy_only=False)  # copies booleans only
     offsets = chunk.offsets.to_numpy().tolist()
-    for index, valid in enumerate(chunk.is_valid().to_pylist()):
-        yield values[offsets[index] : offsets[index + 1]] if valid else None
-
-
-def _refuse_null(chunk: Any, where: str) -> None:
-    for index, value in enumerate(chunk.to_pylist()):
-        if value is not None and None in value:
-            raise MergeError(f"{where}, list {index}[{value.index(None)}] is null: give a number")
+    valid = chunk.is_valid().to_pylist()
+    return [values[offsets[at] : offsets[at + 1]] if is_valid else None for at, is_valid in enumerate(valid)]

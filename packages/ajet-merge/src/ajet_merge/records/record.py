@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
+from math import isnan
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ from ajet_merge._arrays import AnyArray
 from ajet_merge._fields import Field
 from ajet_merge.call import Call
 from ajet_merge.errors import CallError, MergeError
-from ajet_merge.messages import Context
+from ajet_merge.messages import Context, check_ends
 
 from .strictjson import shown
 
@@ -102,7 +103,8 @@ class RecordReader:
             self._restore_prompt(given, call_id)
             context = _context(given, call_id)
             call = Call(**given)
-            _check_ends(call, context)
+            if context:
+                check_ends(context, call.prompt_ids.size, f"call {call_id!r}")
         except MergeError as error:
             raise MergeError(f"{where}: {error}") from error
         self.records.append(Record(call, context))
@@ -123,7 +125,7 @@ class RecordReader:
 
     def _restore_prompt(self, given: Row, call_id: str) -> None:
         """Put back in front of the prompt what the row shares with an earlier one."""
-        extends, shared = given.pop("extends", None), given.pop("shared", None)
+        extends, shared = (whole(given.pop(key, None)) for key in DELTA_KEYS)
         if extends is None and shared is None:
             return
         if type(extends) is not int or not 0 <= extends < len(self.records):
@@ -139,6 +141,18 @@ class RecordReader:
         given["prompt_ids"] = np.concatenate([earlier.prompt_ids[:shared], earlier.completion_ids[:more], rest])
 
 
+def whole(value: Any) -> Any:
+    """The integer that a float was before pandas stored it beside missing values, which become NaN; None for these.
+
+    Whatever else it is stays as it is, floats too that could have been rounded.
+    """
+    if type(value) is not float:
+        return value
+    if isnan(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+
+
 def find_unknown(keys: Iterable[str], ignore: Collection[str]) -> tuple[str, str] | None:
     """The first key that means nothing, and the words that say so; None if there is none."""
     unknown = [key for key in keys if key not in KEYS and key not in ignore]
@@ -152,13 +166,6 @@ def _context(given: Row, call_id: str) -> Context | None:
     if found and "messages" not in found:
         raise CallError(call_id, "messages", f" is missing, though {next(iter(found))} is there: give the request's")
     return Context(**found) if found else None
-
-
-def _check_ends(call: Call, context: Context | None) -> None:
-    ends = None if context is None else context.message_ends
-    if ends is not None and ends.size and ends[-1] > call.prompt_ids.size:
-        problem = f"[{ends.size - 1}] = {ends[-1]}: the prompt has {call.prompt_ids.size} tokens only"
-        raise CallError(call.call_id, "message_ends", problem)
 
 
 def _check_items(call_id: str, key: str, value: Any) -> None:

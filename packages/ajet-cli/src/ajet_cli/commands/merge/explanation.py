@@ -75,7 +75,7 @@ def summary(explanation: "Explanation", html: Path | None) -> dict[str, Any]:
     """Returns the object of the `--json` line."""
     return {
         "departures": explanation.as_dicts(),
-        "cost": sum(departure.cost for departure in explanation.departures),
+        "cost": explanation.cost,
         "html": str(html) if html else None,
     }
 

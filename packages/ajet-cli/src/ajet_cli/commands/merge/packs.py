@@ -10,7 +10,7 @@ from ajet_core.errors import ConfigError
 if TYPE_CHECKING:
     from ajet_merge import Forest, Pack
 
-_NUMBERS = ("rank", "is_dummy", "cost")
+_NUMBERS = {"rank": "int64", "is_dummy": "bool", "cost": "float64"}
 
 
 def build(forest: "Forest", budget: int, max_path: int | None, ranks: int, out: Path | None) -> dict[str, Any]:
@@ -20,15 +20,26 @@ def build(forest: "Forest", budget: int, max_path: int | None, ranks: int, out: 
         _write(forest, packs, out)
     real = [pack for pack in packs if not pack.is_dummy]
     tokens = sum(pack.num_tokens for pack in real)
+    distinct = _count_distinct(forest, real)
     return {
         "packs": [_row(pack) for pack in packs],
         "tokens": tokens,
         "tokens_forest": forest.num_tokens,
-        "repeated": tokens - forest.num_tokens,
-        "fill": tokens / (budget * len(real)),
+        "repeated": tokens - distinct,
+        "left_out": forest.num_tokens - distinct,
+        "fill": tokens / (budget * len(real)) if real else 0.0,
         "dummies": len(packs) - len(real),
         "out": str(out) if out else None,
     }
+
+
+def _count_distinct(forest: "Forest", packs: "Sequence[Pack]") -> int:
+    import numpy as np
+
+    found = np.zeros(forest.num_tokens, np.bool_)
+    for pack in packs:
+        found[pack.forest_index] = True
+    return int(found.sum())
 
 
 def _row(pack: "Pack") -> dict[str, Any]:
@@ -49,11 +60,15 @@ def _write(forest: "Forest", packs: "Sequence[Pack]", out: Path) -> None:
 
     import numpy as np
 
+    from ajet_merge import Pack
+
     if out.suffix != ".npz":
         raise ConfigError(f"{out}: the suffix must be .npz")
-    arrays: dict[str, Any] = {name: np.array([getattr(pack, name) for pack in packs]) for name in _NUMBERS}
+    arrays: dict[str, Any] = {
+        name: np.array([getattr(pack, name) for pack in packs], dtype) for name, dtype in _NUMBERS.items()
+    }
     arrays |= {"occurrences.call": forest.occurrences.call, "occurrences.t": forest.occurrences.t}
-    names = [field.name for field in fields(packs[0]) if field.name not in _NUMBERS]
+    names = [field.name for field in fields(Pack) if field.name not in _NUMBERS]
     arrays |= {f"{index}.{name}": getattr(pack, name) for index, pack in enumerate(packs) for name in names}
     try:
         with out.open("wb") as file:
@@ -65,10 +80,12 @@ def _write(forest: "Forest", packs: "Sequence[Pack]", out: Path) -> None:
 def describe(found: dict[str, Any]) -> str:
     """Returns the same for a person."""
     packs: list[dict[str, Any]] = found["packs"]
-    dummies, repeated, forest = found["dummies"], found["repeated"], found["tokens_forest"]
+    dummies, repeated, left_out = found["dummies"], found["repeated"], found["left_out"]
+    distinct = found["tokens"] - repeated
     totals = [
         f"{drawing.counted(len(packs), 'pack')}, {dummies:,} of them dummies; the others are {found['fill']:.1%} full",
-        f"{found['tokens']:,} tokens: {forest:,} of the forest, {repeated:,} repeated by cutting it",
+        f"{found['tokens']:,} tokens: {distinct:,} of the forest, {repeated:,} repeated by cutting it"
+        + (f"; {left_out:,} tokens train nothing and are left out" if left_out else ""),
     ]
     shown = [[index, *(pack | {"cost": round(pack["cost"])}).values()] for index, pack in enumerate(packs)]
     columns = ["pack", "rank", "tokens", "segments", "occurrences", "weights", "cost", "dummy"]

@@ -56,7 +56,7 @@ def describe(found: dict[str, Any]) -> str:
     counts = (
         f"{', '.join(drawing.counted(size, what) for what, size in sizes.items())}\n"
         f"{drawing.counted(found['occurrences'], 'occurrence')} (terms of the loss) "
-        f"on {drawing.counted(found['trained'], 'token')}; {found['excluded']:,} excluded"
+        f"predicted by {drawing.counted(found['predictors'], 'token')}; {found['excluded']:,} excluded"
     )
     return "\n\n".join([counts, _ways(found), _bars(found["episodes"])])
 
