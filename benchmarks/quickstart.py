@@ -10,7 +10,7 @@ from typing import Any
 
 from measure import finish, machine
 
-_STAGES = ("rollout", "merge", "pack", "update", "checkpoint", "sync")
+_STAGES = ("rollout", "merge", "score", "update", "checkpoint", "sync")
 
 
 def run(seed: int, arguments: list[str]) -> dict[str, Any]:

@@ -83,9 +83,10 @@ def test_the_gradient_of_a_merged_batch_is_the_unmerged_one(start_server: StartS
     batch = build_batch(episodes, job.algorithm, trainer.vocab_size)
     forest = merge(batch.calls)
     assert forest.num_tokens < 0.75 * sum(len(call) for call in batch.calls)
-    temperatures = batch.temperatures[forest.occurrences.call]
+    calls_M = forest.occurrences.call
+    temperatures = batch.temperatures[calls_M]
     packs = [
-        PackTensors.of(pack, temperatures[pack.occ_index], "segments", 64, trainer.device)
+        PackTensors.of(pack, temperatures[pack.occ_index], calls_M[pack.occ_index], "segments", 64, trainer.device)
         for pack in forest.packs(_PACK_TOKENS)
     ]
     assert len(packs) > 1

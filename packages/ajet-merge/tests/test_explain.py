@@ -181,7 +181,5 @@ def test_costs_are_tokens_that_the_call_brought_in_its_prompt(made: list[Call]) 
 
 def test_message_ends_beyond_the_prompt_are_refused() -> None:
     context = Context([{"role": "user", "content": "x"}], message_ends=[50])
-    with pytest.raises(
-        MergeError, match=r"contexts\[0\]: message_ends\[0\] = 50: must be at most"
-    ):
+    with pytest.raises(MergeError, match=r"contexts\[0\]: message_ends\[0\] = 50: must be at most"):
         merge([call([1], [2])]).explain(contexts=[context])

@@ -7,22 +7,24 @@ pass in silence.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+from ajet_core.config_algorithm import AlgorithmConfig
+from ajet_core.config_section import Fraction, Positive, Seconds
+from ajet_core.config_section import Section as _Section
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        use_attribute_docstrings=True,
-        protected_namespaces=(),
-        validate_default=True,
-        allow_inf_nan=False,
-    )
+__all__ = [
+    "AlgorithmConfig",
+    "BatchConfig",
+    "CheckpointConfig",
+    "EngineConfig",
+    "Job",
+    "LimitsConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "TrainerConfig",
+]
 
 
 class ModelConfig(_Section):
@@ -49,29 +51,20 @@ class LoraConfig(_Section):
     """Which linear layers get an adapter: all except the output layer, or a list of module names (`q_proj`, ...)."""
 
 
-class AlgorithmConfig(_Section):
-    """How rewards become a loss."""
-
-    name: Literal["grpo"] = "grpo"
-    """`grpo`: group-relative advantages and a clipped ratio (Shao et al. 2024, arXiv 2402.03300), no value model."""
-    advantage_scale: Literal["std", "none"] = "std"
-    """`std` divides a group's centred rewards by their standard deviation; `none` does not (Dr. GRPO, arXiv
-    2503.20783)."""
-    loss_weight: Literal["episode_mean", "token_mean"] = "episode_mean"
-    """`episode_mean`: every episode weighs the same, and every token the same within it. `token_mean`: every token
-    of the batch weighs the same (DAPO, arXiv 2503.14476). Fixed over the whole batch before anything is merged."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The ratio is clipped from below at 1 - clip_low."""
-    clip_high: Annotated[float, Field(gt=0, le=10)] = 0.2
-    """The ratio is clipped from above at 1 + clip_high."""
-
-
 class OptimizerConfig(_Section):
     """AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101)."""
 
     learning_rate: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Constant. By default 1e-4 with `method: lora` and 1e-5 with `full`; small models learn faster with more (5e-4
-    suits a 135M model with LoRA)."""
+    """At its highest. By default 1e-4 with `method: lora` and 1e-5 with `full`; small models learn faster with more
+    (5e-4 suits a 135M model with LoRA)."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Optimizer steps over which the rate rises to its highest."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What follows the warm-up. `linear` and `cosine` fall over `decay_steps`, and then stay."""
+    decay_steps: Positive | None = None
+    """Optimizer steps that the fall takes. Needed with `linear` and `cosine`, and only there."""
+    final_rate_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
+    """With `linear` and `cosine` only: where the fall ends, as a part of the highest rate. Default 0."""
     beta1: Fraction = 0.9
     """Decay of the mean of the gradient."""
     beta2: Fraction = 0.999
@@ -82,6 +75,11 @@ class OptimizerConfig(_Section):
     """Decoupled weight decay."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
     """The gradient is scaled down to this norm when it is longer."""
+
+    @property
+    def rate_floor(self) -> float:
+        """`final_rate_fraction` or its default."""
+        return 0.0 if self.final_rate_fraction is None else self.final_rate_fraction
 
 
 class BatchConfig(_Section):
@@ -153,6 +151,13 @@ class TrainerConfig(_Section):
     episodes get at most this much context."""
     logprob_chunk: Positive = 256
     """Rows of logits held at once, times the vocabulary."""
+    attention: Literal["auto", "segments", "rectangles", "dense", "flash"] = "auto"
+    """Who computes attention over packs. `auto`: `rectangles` on a CPU; on a GPU `flash` (flash-attn) where it is
+    installed, else `segments`. `dense` is for checks: at most 4096 tokens a pack. All give the same result."""
+    mini_batches: Positive = 1
+    """Parts of a batch, whole groups each, with an optimizer step for each part."""
+    epochs: Positive = 1
+    """How often a batch is gone through. With more than one step a batch the ratios leave 1, and clipping matters."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
@@ -206,16 +211,44 @@ class Job(_Section):
         batch = self.batch
         grouped = batch.policy != "episodes"
         pool_needed = batch.size * (batch.group_size if grouped else 1)
+        overlong = self.algorithm.overlong
+        optimizer, steps = self.optimizer, self.trainer.mini_batches * self.trainer.epochs
+        decays = optimizer.schedule != "constant"
         max_len, longest = self.engine.max_model_len, self.limits.max_completion_tokens
         return [
             (self.method == "full" and self.lora is not None, "lora: is set, but method is 'full'; remove one"),
+            (
+                decays and optimizer.decay_steps is None,
+                f"optimizer.decay_steps: is needed with schedule '{optimizer.schedule}'; "
+                "give the number of optimizer steps that the fall takes",
+            ),
+            *(
+                (
+                    not decays and value is not None,
+                    f"optimizer.{name}: has no effect with schedule 'constant'; remove it or use 'linear' or 'cosine'",
+                )
+                for name, value in (
+                    ("decay_steps", optimizer.decay_steps),
+                    ("final_rate_fraction", optimizer.final_rate_fraction),
+                )
+            ),
+            (
+                self.trainer.mini_batches > batch.size,
+                f"trainer.mini_batches: {self.trainer.mini_batches} parts of a batch of {batch.size} cannot each hold "
+                f"a whole one; use at most batch.size",
+            ),
+            (
+                self.algorithm.old_logprobs == "recomputed" and self.algorithm.off_policy is None and steps == 1,
+                "algorithm.old_logprobs: with one optimizer step a batch 'recomputed' makes every ratio 1, so clipping "
+                "has no effect; use 'rollout', or more trainer.epochs or trainer.mini_batches",
+            ),
             (
                 batch.min_reward_spread is not None and batch.policy != "informative_groups",
                 f"batch.min_reward_spread: has no effect with policy '{batch.policy}'; "
                 "remove it or use 'informative_groups'",
             ),
             (
-                batch.group_size < 2,
+                batch.group_size < 2 and self.algorithm.baseline != "batch_mean",
                 f"batch.group_size: {batch.group_size} leaves nothing to compare with, so every advantage would be 0; "
                 "use at least 2",
             ),
@@ -228,5 +261,10 @@ class Job(_Section):
                 max_len is not None and longest >= max_len,
                 f"limits.max_completion_tokens: {longest} leaves no room for a prompt in "
                 f"engine.max_model_len={max_len}; use less",
+            ),
+            (
+                overlong is not None and overlong.max_tokens - overlong.buffer >= longest,
+                f"algorithm.overlong: has no effect, since no completion is longer than "
+                f"limits.max_completion_tokens={longest}; use less max_tokens",
             ),
         ]

@@ -52,10 +52,32 @@ class StepReport(_Model):
     """Schulman's k3 estimate of KL(old || new) over the occurrences: how far engine and trainer are apart."""
     ratio_min: float
     ratio_max: float
+    ratio_mean: float = 1.0
+    ratio_q01: float = 1.0
+    """The ratio that 1% of the occurrences are at most."""
+    ratio_q10: float = 1.0
+    ratio_q50: float = 1.0
+    ratio_q90: float = 1.0
+    ratio_q99: float = 1.0
+    policy_loss: float = 0.0
+    """The loss without the KL penalty and the entropy bonus."""
+    clip_fraction_low: float = 0.0
+    clip_fraction_high: float = 0.0
+    reference_kl: float = 0.0
+    """Mean estimate of KL(model || reference), nats; 0 without `algorithm.kl`."""
+    importance_mean: float = 1.0
+    """Mean importance weight, model before the update / engine, before its bounds; 1 without `algorithm.off_policy`."""
+    importance_max: float = 1.0
+    importance_cut: float = 0.0
+    """Share of occurrences whose importance weight was truncated or masked."""
     entropy: float
     """Mean over the occurrences, nats."""
+    learning_rate: float = 0.0
+    """Of the last optimizer step."""
+    optimizer_steps: int = 1
+    """Optimizer steps that were taken."""
     skipped: bool
-    """True when the step was not applied because a gradient was not finite."""
+    """True when an optimizer step was not taken because its loss or gradient was not finite."""
     tokens_unmerged: int
     """Tokens if every call were trained alone."""
     tokens_linear: int
@@ -64,7 +86,7 @@ class StepReport(_Model):
     """Tokens that were computed."""
     packs: int
     seconds: dict[str, float]
-    """Seconds by stage: `merge`, `pack`, `update`, `checkpoint`."""
+    """Seconds by stage: `merge` (with packing), `score`, `update`, `checkpoint`."""
 
 
 class _Event(_Model):

@@ -183,7 +183,7 @@ class Server:
 
     def _take(self, job: Job, renderer: ChatRenderer) -> None:
         """Makes the components: in one go and after every earlier write, so that they restore what there is."""
-        self.ledger.write_now(lambda db: steps.set_meta(db, "job", job.model_dump_json()))
+        self.ledger.write_now(lambda db: steps.set_meta(db, "job", job.model_dump_json(exclude_unset=True)))
         pool = Pool(job.batch, quiet_s=job.limits.lease_s)
         episodes = Episodes(self.ledger, pool, self.keys, self.events, job.limits)
         episodes.restore()

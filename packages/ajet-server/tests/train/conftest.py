@@ -4,8 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ajet_server.demo.micro import make_micro_model
+
+torch.set_num_threads(1)
+"""The models here are so small that threads would only wait for each other."""
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "train"))
 

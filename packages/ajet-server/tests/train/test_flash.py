@@ -1,13 +1,14 @@
-"""flash-attn on a GPU does what one SDPA call per segment does, to rounding."""
+"""On a GPU flash-attn and rectangles do what one SDPA call per segment does, to rounding."""
 
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from trainer_reference import VOCAB, dense, forked_pack, gradients, micro_job, mixed_batch, quiet
+from trainer_reference import VOCAB, forked_pack, gradients, micro_job, mixed_batch, quiet
 
 from ajet_core.config import ModelConfig
+from ajet_core.errors import ConfigError
 from ajet_merge import Forest, merge
 from ajet_server.models.load import load_causal_lm
 from ajet_server.samples.merge import Batch, build_batch
@@ -20,11 +21,16 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def gpu() -> torch.device:
+def any_gpu() -> torch.device:
     if not torch.cuda.is_available():
         pytest.skip("torch sees no GPU")
-    pytest.importorskip("flash_attn", reason="flash-attn is not installed", exc_type=ImportError)
     return torch.device("cuda")
+
+
+@pytest.fixture
+def gpu(any_gpu: torch.device) -> torch.device:
+    pytest.importorskip("flash_attn", reason="flash-attn is not installed", exc_type=ImportError)
+    return any_gpu
 
 
 def distance(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> float:
@@ -40,31 +46,47 @@ def test_it_is_chosen(gpu: torch.device) -> None:
 
 @DTYPES
 @pytest.mark.parametrize("seed", range(3))
-def test_one_layer(gpu: torch.device, dtype: torch.dtype, seed: int) -> None:
+@pytest.mark.parametrize("asked", [{}, {"sliding_window": 4}, {"softcap": 1.5}, {"sliding_window": 3, "softcap": 2.0}])
+def test_one_layer(gpu: torch.device, dtype: torch.dtype, seed: int, asked: dict[str, Any]) -> None:
     """Its error against float64 is no larger than that of the other backend, give or take rounding."""
-    pack = forked_pack(seed)
-    torch.manual_seed(0)
-    exact = [torch.randn(1, heads, pack.num_tokens, 32, dtype=torch.float64).to(dtype).double() for heads in (4, 2, 2)]
-    upstream = torch.randn(1, pack.num_tokens, 4, 32, dtype=torch.float64).to(dtype).double()
-
-    def run(backend: Backend | None) -> dict[str, torch.Tensor]:
-        inputs = [x.to(gpu, None if backend is None else dtype).requires_grad_() for x in exact]
-        if backend is None:
-            output = dense_on(gpu, *inputs)
-        else:
-            output, _ = attend(
-                torch.nn.Identity(), *inputs, None, scaling=0.3, pack_layout=PackLayout.of(pack, backend, gpu)
-            )
-        grads = torch.autograd.grad(output, inputs, upstream.to(output))
-        return dict(zip(("output", "query", "key", "value"), (output.detach(), *grads), strict=True))
-
-    def dense_on(device: torch.device, *inputs: torch.Tensor) -> torch.Tensor:
-        return dense(pack, *(x.cpu() for x in inputs)).to(device)
-
-    wanted, segments, flash = run(None), run("segments"), run("flash")
+    wanted = one_layer(torch.device("cpu"), torch.float64, "dense", seed, asked)
+    usual, found = (one_layer(gpu, dtype, backend, seed, asked) for backend in ("segments", "flash"))
     for name in wanted:
-        error, usual = (distance({name: found[name]}, {name: wanted[name]}) for found in (flash, segments))
-        assert error < 2 * usual + torch.finfo(dtype).eps, name
+        errors = [distance({name: run[name].cpu()}, {name: wanted[name]}) for run in (found, usual)]
+        assert errors[0] < 2 * errors[1] + torch.finfo(dtype).eps, name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_rectangles(any_gpu: torch.device, dtype: torch.dtype, seed: int) -> None:
+    """torch's flash and memory-efficient kernels, block by block."""
+    wanted = one_layer(torch.device("cpu"), torch.float64, "dense", seed, {})
+    usual, found = (one_layer(any_gpu, dtype, backend, seed, {}) for backend in ("segments", "rectangles"))
+    for name in wanted:
+        errors = [distance({name: run[name].cpu()}, {name: wanted[name]}) for run in (found, usual)]
+        assert errors[0] < 2 * errors[1] + torch.finfo(dtype).eps, name
+
+
+def test_rectangles_have_no_kernel_for_float64(any_gpu: torch.device) -> None:
+    with pytest.raises(ConfigError, match="use 'segments'"):
+        one_layer(any_gpu, torch.float64, "rectangles", 0, {})
+
+
+def one_layer(
+    device: torch.device, dtype: torch.dtype, backend: Backend, seed: int, asked: dict[str, Any]
+) -> dict[str, torch.Tensor]:
+    """Output and gradients of one layer; the inputs are numbers of bfloat16, so that every format holds them."""
+    pack = forked_pack(seed)
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).bfloat16().to(device, dtype)
+
+    inputs = [draw(1, heads, pack.num_tokens, 32).requires_grad_() for heads in (4, 2, 2)]
+    layout = PackLayout.of(pack, backend, device)
+    output, _ = attend(torch.nn.Identity(), *inputs, None, scaling=0.3, pack_layout=layout, **asked)
+    grads = torch.autograd.grad(output, inputs, draw(*output.shape))
+    return dict(zip(("output", "query", "key", "value"), (output.detach(), *grads), strict=True))
 
 
 @DTYPES
@@ -93,7 +115,8 @@ def test_a_whole_model(gpu: torch.device, dtype: torch.dtype, model_folder: Path
 
 
 def packs_of(forest: Forest, batch: Batch, backend: Backend, device: torch.device) -> list[PackTensors]:
-    temperature_M = batch.temperatures[forest.occurrences.call]
+    call_M = forest.occurrences.call
+    temperature_M = batch.temperatures[call_M]
     packs = [pack for pack in forest.packs(48) if pack.occ_index.size]
     assert len(packs) > 1
-    return [PackTensors.of(p, np.take(temperature_M, p.occ_index), backend, 16, device) for p in packs]
+    return [PackTensors.of(p, temperature_M[p.occ_index], call_M[p.occ_index], backend, 16, device) for p in packs]

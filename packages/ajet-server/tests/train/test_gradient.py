@@ -70,8 +70,9 @@ def _compare(
     wanted = reference_backward(reference, calls, temperatures.tolist(), algorithm)
     forest = merge(calls)
     packs = forest.packs(budget)
+    calls_M = forest.occurrences.call
     tensors = [
-        PackTensors.of(p, temperatures[forest.occurrences.call][p.occ_index], "segments", 16, torch.device("cpu"))
+        PackTensors.of(p, temperatures[calls_M[p.occ_index]], calls_M[p.occ_index], "segments", 16, torch.device("cpu"))
         for p in packs
     ]
     stats = accumulate(trainer.plain, tensors, algorithm, quiet)
@@ -79,11 +80,11 @@ def _compare(
     slack = max(tolerance, 1e-10)
     found = {
         "loss": float(stats.loss),
-        "clip_fraction": float(stats.clipped) / stats.count,
-        "approx_kl": float(stats.k3) / stats.count,
-        "ratio_min": float(stats.ratio_min),
-        "ratio_max": float(stats.ratio_max),
-        "entropy": float(stats.entropy) / stats.count,
+        "clip_fraction": float(stats.clipped_low + stats.clipped_high) / int(stats.count),
+        "approx_kl": float(stats.k3) / int(stats.exact),
+        "ratio_min": float(stats.ratio.lowest),
+        "ratio_max": float(stats.ratio.highest),
+        "entropy": float(stats.entropy) / int(stats.count),
     }
     assert found == pytest.approx(wanted, rel=10 * slack, abs=slack)
     return len(packs)
@@ -190,8 +191,9 @@ def test_generated_batch(model_folder: Path, batch: tuple[list[Call], np.ndarray
     kept = [(call, float(t)) for call, t in zip(calls, temperatures, strict=True) if call.trained.any()]
     _masked_reference(reference, kept, algorithm)
     forest = merge(calls)
+    calls_M = forest.occurrences.call
     tensors = [
-        PackTensors.of(p, temperatures[forest.occurrences.call][p.occ_index], "segments", 3, torch.device("cpu"))
+        PackTensors.of(p, temperatures[calls_M[p.occ_index]], calls_M[p.occ_index], "segments", 3, torch.device("cpu"))
         for p in forest.packs(budget)
         if p.occ_index.size
     ]

@@ -1,17 +1,16 @@
-import json
-import shutil
+import logging
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from trainer_reference import Rows, micro_job, quiet
-from transformers import MistralConfig, MistralForCausalLM
+from family_reference import make
+from trainer_reference import micro_job
 
 from ajet_core.config import ModelConfig
 from ajet_core.errors import ConfigError
 from ajet_server.models.load import load_causal_lm
-from ajet_server.train.attention import ATTENTION
+from ajet_server.train.attention import ATTENTION, Backend
 from ajet_server.train.support import verify_exact
 from ajet_server.train.trainer import Trainer
 
@@ -41,29 +40,19 @@ def test_refused_before_training(model_folder: Path, tmp_path: Path) -> None:
         Trainer.load(micro_job(tmp_path))
 
 
-def test_a_sliding_window_is_trained_where_no_call_is_longer(model_folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(model_folder, tmp_path, dirs_exist_ok=True)
-    small = json.loads((model_folder / "config.json").read_text())
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings")
-    config = MistralConfig(
-        num_hidden_layers=2,
-        num_key_value_heads=2,
-        sliding_window=48,
-        eos_token_id=1,
-        **{name: small[name] for name in names},
-    )
-    model = MistralForCausalLM(config).eval()
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"set engine\.max_model_len to 48 or less"):
-        Trainer.load(micro_job(tmp_path))
-    sections = {"engine": {"max_model_len": 48}, "limits": {"max_completion_tokens": 8}}
-    trainer = Trainer.load(micro_job(tmp_path, **sections))
-    ids = np.arange(2, 50, dtype=np.int32)
-    with torch.no_grad():
-        logits = model(torch.from_numpy(ids)[None].long()).logits[0]
-    expected = logits.log_softmax(-1)[torch.arange(47), torch.from_numpy(ids[1:]).long()]
-    assert trainer.score(ids) == pytest.approx(expected.numpy(), abs=1e-5)
-    rows = Rows()
-    rows.episode("g", 0.0, (rows.ids(40), rows.ids(9), 1.0))  # sampled when the job allowed more, say
-    with pytest.raises(ConfigError, match="48 tokens at a time, but a call has 49"):
-        trainer.update("b", 1, rows.episodes, quiet)
+@pytest.mark.parametrize("backend", ["segments", "rectangles", "dense"])
+def test_a_model_with_windows_and_capped_scores(backend: Backend, caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    model = make("gemma2", torch.float32)
+    model.set_attn_implementation(ATTENTION)
+    verify_exact(model, backend)
+    assert ("1 of 2 layers see 6 tokens; they run on segments" in caplog.text) == (backend == "rectangles")
+    assert ("scores are capped at 1.5, so all layers run on segments" in caplog.text) == (backend == "rectangles")
+
+
+def test_a_plain_model_is_nothing_to_tell(caplog: Any) -> None:
+    caplog.set_level(logging.INFO)
+    model = make("llama", torch.float32)
+    model.set_attn_implementation(ATTENTION)
+    verify_exact(model, "rectangles")
+    assert caplog.text == ""

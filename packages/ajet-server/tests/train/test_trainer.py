@@ -70,9 +70,9 @@ def test_the_report_is_true(model_folder: Path, method: str) -> None:
     assert report.tokens_unmerged > report.tokens_linear
     assert report.tokens_unmerged > report.tokens_forest > 0
     assert report.packs > 1
-    assert stages[:2] == [("merge", 0, 1), ("pack", 0, 1)]
-    assert stages[2:] == [("update", done, report.packs) for done in range(report.packs + 1)]
-    assert set(report.seconds) == {"merge", "pack", "update"}
+    assert stages[0] == ("merge", 0, 1)
+    assert stages[1:] == [("update", done, report.packs) for done in range(report.packs + 1)]
+    assert set(report.seconds) == {"merge", "score", "update"}
     assert StepReport.model_validate_json(report.model_dump_json()) == report
     assert (trainer.step, trainer.last_batch_id, trainer.last_report) == (1, "batch", report)
 
@@ -89,7 +89,7 @@ def test_resume_is_bit_equal(model_folder: Path, tmp_path: Path, method: str) ->
     resumed = Trainer.load(job, folder)
     assert (resumed.step, resumed.last_batch_id, resumed.last_report) == (1, "b1", stopped.last_report)
     assert resumed.last_report is not None
-    assert set(resumed.last_report.seconds) == {"merge", "pack", "update", "checkpoint"}
+    assert set(resumed.last_report.seconds) == {"merge", "score", "update", "checkpoint"}
     for trainer in (straight, resumed):
         trainer.update("b2", 2, mixed_batch(2), quiet)
     assert same(parameters(straight), parameters(resumed))

@@ -88,7 +88,7 @@ def _of_step(report: StepReport) -> list[tuple[str, str, float]]:
         ("merge_tokens_after", "Tokens computed", report.tokens_forest),
         ("merge_seconds", "Seconds of merging", seconds.get("merge", 0.0)),
         ("pack_packs", "Packs", report.packs),
-        ("pack_seconds", "Seconds of packing", seconds.get("pack", 0.0)),
+        ("score_seconds", "Seconds of scoring before the update", seconds.get("score", 0.0)),
         ("update_seconds", "Seconds of forward, backward and optimizer", seconds.get("update", 0.0)),
         ("update_checkpoint_seconds", "Seconds of writing the checkpoint", seconds.get("checkpoint", 0.0)),
         ("update_reward_mean", "Mean reward", report.reward_mean),

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from ajet_core.config import AlgorithmConfig
 from ajet_core.errors import RequestError
 from ajet_merge import Call, CallError
-from ajet_server.samples.advantage import group_advantages
+from ajet_server.samples.advantage import episode_advantages, overlong_cost, process_advantages
 from ajet_server.samples.weights import with_loss_weights
 from ajet_server.worker.protocol import CallRow, EpisodeRow
 
@@ -25,15 +26,23 @@ class Batch:
     Attributes:
         calls: N calls with their advantages and loss weights.
         temperatures: f32[N], what each call was sampled with. Kept beside the calls: merging does not depend on it.
-        rewards: f64[E].
-        advantages: f32[E].
+        episode_N: i64[N], the episode of each call.
+        rewards: f64[E], as the clients gave them.
+        shaped_rewards: f64[E], what advantages are made of: less the cost of overlong completions.
+        call_rewards: f64[N], those of single calls, with the episode's at its last one; None without any.
+        advantages: f32[E]; where calls have their own, the mean of the episode's.
+        group_names: the group of each episode.
         groups: number of different groups.
     """
 
     calls: list[Call]
     temperatures: npt.NDArray[np.float32]
+    episode_N: npt.NDArray[np.int64]
     rewards: npt.NDArray[np.float64]
+    shaped_rewards: npt.NDArray[np.float64]
+    call_rewards: npt.NDArray[np.float64] | None
     advantages: npt.NDArray[np.float32]
+    group_names: list[str]
     groups: int
 
 
@@ -44,21 +53,115 @@ def build_batch(episodes: Sequence[EpisodeRow], algorithm: AlgorithmConfig, voca
         RequestError: a row breaks the contract of a batch; names the episode or the call, and the value.
     """
     _check_episodes(episodes)
-    rewards = [episode.reward for episode in episodes]
+    rewards_E = np.array([episode.reward for episode in episodes], np.float64)
+    shaped_E = rewards_E - _overlong_costs(episodes, algorithm)
     groups = [episode.group_id for episode in episodes]
-    advantages_E = group_advantages(rewards, groups, algorithm.advantage_scale)
+    episode_N = np.repeat(np.arange(len(episodes)), [len(episode.calls) for episode in episodes])
+    rows = [row for episode in episodes for row in episode.calls]
+    call_rewards = _call_rewards(rows, episode_N, shaped_E)
+    advantages_E, advantages_N = _advantages(shaped_E, call_rewards, episode_N, groups, algorithm)
+    given_N = _given(rows, "advantage")
+    if given_N is not None:
+        _refuse_unused(rows, algorithm)
+        advantages_N, advantages_E = given_N.astype(np.float32), _episode_means(given_N, episode_N, len(episodes))
     calls = [
-        _call(row, episode, float(advantage), vocab_size)
-        for episode, advantage in zip(episodes, advantages_E, strict=True)
-        for row in episode.calls
+        _call(row, episodes[episode], float(advantage), vocab_size)
+        for row, episode, advantage in zip(rows, episode_N, advantages_N, strict=True)
     ]
     return Batch(
-        calls=with_loss_weights(calls, algorithm.loss_weight),
-        temperatures=np.array([row.temperature for episode in episodes for row in episode.calls], np.float32),
-        rewards=np.array(rewards, np.float64),
+        calls=with_loss_weights(calls, algorithm),
+        temperatures=np.array([row.temperature for row in rows], np.float32),
+        episode_N=episode_N,
+        rewards=rewards_E,
+        shaped_rewards=shaped_E,
+        call_rewards=call_rewards,
         advantages=advantages_E,
+        group_names=groups,
         groups=len(set(groups)),
     )
+
+
+def advantages_with_kl(batch: Batch, kl_N: npt.NDArray[np.float64], algorithm: AlgorithmConfig) -> Batch:
+    """The batch with the advantages of rewards that the distance from the reference model was taken off.
+
+    `R - coef * sum over the tokens of the episode of KL`, before the baseline: RLOO (arXiv 2402.14740, eq. 1). With k1
+    the sum is the log-ratio of the whole episode.
+
+    Args:
+        batch: of E episodes with N calls.
+        kl_N: for each call the sum over its trained tokens of `kl_estimate(engine, reference)`, nats.
+        algorithm: with `kl` in place `reward`; nothing changes otherwise.
+    """
+    if algorithm.kl is None or algorithm.kl.place != "reward":
+        return batch
+    cost_N = algorithm.kl.coef * kl_N
+    rewards_E = batch.shaped_rewards - np.bincount(batch.episode_N, cost_N, minlength=batch.rewards.size)
+    call_rewards = None if batch.call_rewards is None else batch.call_rewards - cost_N
+    advantages_E, advantages_N = _advantages(rewards_E, call_rewards, batch.episode_N, batch.group_names, algorithm)
+    calls = [replace(call, advantage=float(x)) for call, x in zip(batch.calls, advantages_N, strict=True)]
+    return replace(batch, calls=calls, advantages=advantages_E)
+
+
+def _advantages(
+    rewards_E: npt.NDArray[np.float64],
+    call_rewards: npt.NDArray[np.float64] | None,
+    episode_N: npt.NDArray[np.int64],
+    groups: list[str],
+    algorithm: AlgorithmConfig,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """(f32[E], f32[N]): of episodes and of their calls."""
+    baseline, scale = algorithm.baseline, algorithm.advantage_scale
+    if call_rewards is None:
+        advantages_E = episode_advantages(rewards_E, groups, baseline, scale)
+        return advantages_E, advantages_E[episode_N]
+    advantages_N = process_advantages(call_rewards, episode_N, groups, baseline, scale)
+    return _episode_means(advantages_N, episode_N, len(groups)), advantages_N
+
+
+def _episode_means(
+    values_N: npt.NDArray[np.floating], episode_N: npt.NDArray[np.int64], episodes: int
+) -> npt.NDArray[np.float32]:
+    counts_E = np.bincount(episode_N, minlength=episodes)
+    return (np.bincount(episode_N, values_N, episodes) / np.maximum(counts_E, 1)).astype(np.float32)
+
+
+def _call_rewards(
+    rows: list[CallRow], episode_N: npt.NDArray[np.int64], rewards_E: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64] | None:
+    """Those of single calls, the episode's added to its last call's; None if there are none."""
+    rewards_N = _given(rows, "reward")
+    if rewards_N is not None:
+        last_N = np.flatnonzero(np.diff(episode_N, append=-1))
+        rewards_N[last_N] += rewards_E[episode_N[last_N]]
+    return rewards_N
+
+
+def _given(rows: list[CallRow], name: Literal["reward", "advantage"]) -> npt.NDArray[np.float64] | None:
+    """What every row says, f64[N]; None when none says anything."""
+    values: list[float | None] = [getattr(row, name) for row in rows]
+    if all(value is None for value in values):
+        return None
+    for row, value in zip(rows, values, strict=True):
+        _check(value is not None, row, name, "is missing, but other calls of the batch have one; give all or none")
+        _check(value is None or np.isfinite(value), row, name, f"{value} is not finite")
+    return np.array(values, np.float64)
+
+
+def _refuse_unused(rows: list[CallRow], algorithm: AlgorithmConfig) -> None:
+    """Where advantages are given, nothing is made of rewards."""
+    for row in rows:
+        _check(row.reward is None, row, "reward", "has no effect beside an advantage; give one of them")
+    if algorithm.kl is not None and algorithm.kl.place == "reward":
+        raise RequestError("advantages are given, so algorithm.kl in place 'reward' has no effect", field="advantage")
+    if algorithm.overlong is not None:
+        raise RequestError("advantages are given, so algorithm.overlong has no effect", field="advantage")
+
+
+def _overlong_costs(episodes: Sequence[EpisodeRow], algorithm: AlgorithmConfig) -> npt.NDArray[np.float64]:
+    if algorithm.overlong is None:
+        return np.zeros(len(episodes))
+    lengths_E = [max((len(row.completion_ids) // 4 for row in episode.calls), default=0) for episode in episodes]
+    return overlong_cost(np.array(lengths_E, np.int64), algorithm.overlong.max_tokens, algorithm.overlong.buffer)
 
 
 def _check_episodes(episodes: Sequence[EpisodeRow]) -> None:

@@ -26,24 +26,33 @@ class PackTensors:
         pos_T: i64[T], position of each token in its sequence.
         layout: what each token attends to.
         head: which log-probabilities are wanted.
-        old_logprobs_M: f32[M], as recorded.
+        rollout_M: f32[M], log-probabilities of the engine, as recorded.
         advantage_M: f32[M].
         weight_M: f32[M].
+        call_M: i64[M], the call of each occurrence in the forest.
+        exact_M: bool[M]; where False `rollout_M` is of another context.
+        old_M: f32[M], log-probabilities of the model before the update; None where nothing was updated since.
+        reference_M: f32[M], of the reference model; None without one.
     """
 
     tokens_T: torch.Tensor
     pos_T: torch.Tensor
     layout: PackLayout
     head: HeadPlan
-    old_logprobs_M: torch.Tensor
+    rollout_M: torch.Tensor
     advantage_M: torch.Tensor
     weight_M: torch.Tensor
+    call_M: torch.Tensor
+    exact_M: torch.Tensor
+    old_M: torch.Tensor | None = None
+    reference_M: torch.Tensor | None = None
 
     @classmethod
     def of(
         cls,
         pack: "Pack",
         temperature_M: npt.NDArray[np.float32],
+        call_M: npt.NDArray[np.int32],
         backend: Backend,
         chunk: int,
         device: torch.device,
@@ -53,6 +62,7 @@ class PackTensors:
         Args:
             pack: the pack.
             temperature_M: what each of its occurrences was sampled with.
+            call_M: the call of each: `Forest.occurrences.call[pack.occ_index]`.
             backend: who computes attention.
             chunk: rows of logits held at once.
             device: where to.
@@ -66,14 +76,16 @@ class PackTensors:
             pos_T=put(pack.pos).long(),
             layout=PackLayout.of(pack, backend, device),
             head=HeadPlan.of(pack.occ_predictor, pack.occ_target, temperature_M, chunk, device),
-            old_logprobs_M=put(pack.logprob),
+            rollout_M=put(pack.logprob),
             advantage_M=put(pack.advantage),
             weight_M=put(pack.weight),
+            call_M=put(call_M).long(),
+            exact_M=put(pack.context_exact),
         )
 
 
 def occurrence_logprobs(
-    model: "PreTrainedModel", pack: PackTensors, autocast: torch.dtype | None = None
+    model: "PreTrainedModel", pack: PackTensors, autocast: torch.dtype | None = None, entropy_gradient: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Runs the pack through the model.
 
@@ -81,9 +93,10 @@ def occurrence_logprobs(
         model: the plain causal language model, with adapters in its layers or without.
         pack: T tokens, M occurrences.
         autocast: number format of the matrix products when it is not that of the weights.
+        entropy_gradient: whether the entropy carries a gradient.
 
     Returns:
-        (logprobs_M, entropy_M), the entropy without a gradient; float32, or float64 for a model in float64.
+        (logprobs_M, entropy_M); float32, or float64 for a model in float64.
     """
     with _autocast(autocast, pack.tokens_T.device):
         hidden_TD = model.base_model(
@@ -93,7 +106,8 @@ def occurrence_logprobs(
             pack_layout=pack.layout,
         ).last_hidden_state[0]
         head: Any = model.get_output_embeddings()
-        return head_logprobs(hidden_TD, head.weight, head.bias, pack.head)
+        softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+        return head_logprobs(hidden_TD, head.weight, head.bias, pack.head, softcap, entropy_gradient)
 
 
 def _autocast(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""One optimizer step over all packs of a batch."""
+"""One optimizer step over all packs of a mini-batch."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ import torch
 
 from ajet_core.config import AlgorithmConfig, OptimizerConfig
 from ajet_server.train.forward import PackTensors, occurrence_logprobs
-from ajet_server.train.losses import LossStats, clipped_surrogate, k3_kl, no_stats
+from ajet_server.train.losses.policy import LossInputs, policy_loss
+from ajet_server.train.losses.stats import LossStats, no_stats
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -19,26 +20,54 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class StepFigures:
-    """What one step did. Where it was skipped, `loss` and `grad_norm` may not be finite.
+    """What the optimizer steps of one batch did. Where one was skipped, `loss` and `grad_norm` may not be finite.
 
     Attributes:
-        loss: over the global batch.
-        grad_norm: before clipping.
+        loss: over the global batch, the mean of the steps.
+        policy_loss: its part without the KL penalty and the entropy bonus.
+        grad_norm: before clipping; the largest of the steps.
         clip_fraction: share of occurrences that were clipped.
-        approx_kl: mean k3 over the occurrences.
+        clip_fraction_low: those from below.
+        clip_fraction_high: those from above.
+        approx_kl: mean k3 over the occurrences, engine against trainer.
+        reference_kl: mean estimate of KL(model || reference), nats; 0 without a reference.
         ratio_min: smallest ratio.
         ratio_max: largest ratio.
+        ratio_mean: mean ratio.
+        ratio_q01: the ratio that 1% are at most.
+        ratio_q10: so for 10%.
+        ratio_q50: so for 50%.
+        ratio_q90: so for 90%.
+        ratio_q99: so for 99%.
+        importance_mean: mean importance weight before its bounds; 1 without `off_policy`.
+        importance_max: the largest.
+        importance_cut: share of occurrences whose weight was bounded.
         entropy: mean over the occurrences, nats.
-        skipped: True when the loss or the gradient was not finite; nothing was changed then.
+        optimizer_steps: steps that were taken.
+        skipped: True when a loss or a gradient was not finite; that step changed nothing.
     """
 
     loss: float
+    policy_loss: float
     grad_norm: float
     clip_fraction: float
+    clip_fraction_low: float
+    clip_fraction_high: float
     approx_kl: float
+    reference_kl: float
     ratio_min: float
     ratio_max: float
+    ratio_mean: float
+    ratio_q01: float
+    ratio_q10: float
+    ratio_q50: float
+    ratio_q90: float
+    ratio_q99: float
+    importance_mean: float
+    importance_max: float
+    importance_cut: float
     entropy: float
+    optimizer_steps: int
     skipped: bool
 
 
@@ -63,9 +92,16 @@ def accumulate(
     progress: Progress,
     autocast: torch.dtype | None = None,
 ) -> LossStats:
-    """Adds the gradient of the whole batch to the parameters' `.grad`, pack by pack.
+    """Adds the gradient of the whole mini-batch to the parameters' `.grad`, pack by pack.
 
-    Loss weights were fixed over the batch, so the sum over packs is the loss and nothing is divided here.
+    Loss weights were fixed over the mini-batch, so the sum over packs is the loss and nothing is divided here.
+
+    Args:
+        model: the plain causal language model, with adapters in its layers or without.
+        packs: the mini-batch.
+        algorithm: which loss.
+        progress: told as packs are done.
+        autocast: number format of the matrix products when it is not that of the weights.
     """
     device = next(model.parameters()).device
     stats = no_stats(device)
@@ -79,28 +115,30 @@ def accumulate(
 def _one_pack(
     model: "PreTrainedModel", pack: PackTensors, algorithm: AlgorithmConfig, autocast: torch.dtype | None
 ) -> LossStats:
-    logprobs_M, entropy_M = occurrence_logprobs(model, pack, autocast)
-    old_M = pack.old_logprobs_M
-    low, high = algorithm.clip_low, algorithm.clip_high
-    loss, clipped_M = clipped_surrogate(logprobs_M, old_M, pack.advantage_M, pack.weight_M, low, high)
+    logprobs_M, entropy_M = occurrence_logprobs(model, pack, autocast, algorithm.entropy_coef > 0)
+    inputs = LossInputs(
+        logprobs_M=logprobs_M,
+        rollout_M=pack.rollout_M,
+        advantage_M=pack.advantage_M,
+        weight_M=pack.weight_M,
+        unit_M=pack.call_M,
+        exact_M=pack.exact_M,
+        entropy_M=entropy_M,
+        old_M=pack.old_M,
+        reference_M=pack.reference_M,
+    )
+    loss, stats = policy_loss(inputs, algorithm)
     loss.backward()
-    with torch.no_grad():
-        ratio_M = (logprobs_M - old_M).exp()
-        return LossStats(
-            count=ratio_M.numel(),
-            loss=loss.detach(),
-            clipped=clipped_M.sum(),
-            k3=k3_kl(logprobs_M, old_M).sum(),
-            entropy=entropy_M.sum(),
-            ratio_min=ratio_M.min(),
-            ratio_max=ratio_M.max(),
-        )
+    return stats
 
 
-def apply_step(optimizer: torch.optim.Optimizer, stats: LossStats, max_grad_norm: float) -> StepFigures:
+def apply_step(optimizer: torch.optim.Optimizer, stats: LossStats, max_grad_norm: float) -> tuple[float, bool]:
     """Clips the accumulated gradient to `max_grad_norm`, steps, and clears it.
 
     A loss or a gradient that is not finite changes neither the parameters nor the optimizer's state.
+
+    Returns:
+        (norm before clipping, whether the step was skipped).
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
@@ -109,18 +147,40 @@ def apply_step(optimizer: torch.optim.Optimizer, stats: LossStats, max_grad_norm
         torch.nn.utils.clip_grads_with_norm_(parameters, max_grad_norm, norm)
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return _figures(stats, float(norm), skipped)
+    return float(norm), skipped
 
 
-def _figures(stats: LossStats, norm: float, skipped: bool) -> StepFigures:
-    count = max(stats.count, 1)
+def figures(stats: LossStats, norms: list[float], skipped: int) -> StepFigures:
+    """What `len(norms)` optimizer steps did together.
+
+    Args:
+        stats: of all of them.
+        norms: of the gradient of each.
+        skipped: how many were skipped.
+    """
+    count, exact = max(int(stats.count), 1), max(int(stats.exact), 1)
+    ratio, steps = stats.ratio, max(len(norms), 1)
     return StepFigures(
-        loss=float(stats.loss),
-        grad_norm=norm,
-        clip_fraction=float(stats.clipped) / count,
-        approx_kl=float(stats.k3) / count,
-        ratio_min=float(stats.ratio_min) if stats.count else 1.0,
-        ratio_max=float(stats.ratio_max) if stats.count else 1.0,
+        loss=float(stats.loss) / steps,
+        policy_loss=float(stats.policy_loss) / steps,
+        grad_norm=max(norms, default=0.0),
+        clip_fraction=float(stats.clipped_low + stats.clipped_high) / count,
+        clip_fraction_low=float(stats.clipped_low) / count,
+        clip_fraction_high=float(stats.clipped_high) / count,
+        approx_kl=float(stats.k3) / exact,
+        reference_kl=float(stats.kl) / count,
+        ratio_min=float(ratio.lowest) if stats.count else 1.0,
+        ratio_max=float(ratio.highest) if stats.count else 1.0,
+        ratio_mean=ratio.mean(),
+        ratio_q01=ratio.quantile(0.01),
+        ratio_q10=ratio.quantile(0.1),
+        ratio_q50=ratio.quantile(0.5),
+        ratio_q90=ratio.quantile(0.9),
+        ratio_q99=ratio.quantile(0.99),
+        importance_mean=stats.importance.mean(),
+        importance_max=float(stats.importance.highest) if bool(stats.importance.histogram_B.any()) else 1.0,
+        importance_cut=float(stats.cut) / count,
         entropy=float(stats.entropy) / count,
-        skipped=skipped,
+        optimizer_steps=len(norms) - skipped,
+        skipped=skipped > 0,
     )

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -20,10 +20,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from ajet_core.config import Job
 from ajet_core.errors import ConfigError
 from ajet_core.events import StepReport
-from ajet_merge import Call, Forest, Pack, PathTooLongError, merge
-from ajet_server.models.folder import max_model_len, open_model_folder
+from ajet_merge import Call, Pack, merge
 from ajet_server.models.load import load_causal_lm, resolve_device, resolve_dtype
-from ajet_server.models.supported import refuse_unsupported
+from ajet_server.models.supported import Level, Sharing, refuse_untrainable, sharing_of
 from ajet_server.samples.merge import Batch, build_batch
 from ajet_server.train import state
 from ajet_server.train.attention import ATTENTION, Backend, choose_backend
@@ -37,8 +36,13 @@ from ajet_server.train.checkpoint import (
     write_checkpoint,
 )
 from ajet_server.train.forward import PackTensors, occurrence_logprobs
+from ajet_server.train.linear import use_own_attention
 from ajet_server.train.lora import add_adapter, merged_weights, weight_shapes
-from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, make_optimizer
+from ajet_server.train.losses.stats import no_stats
+from ajet_server.train.minibatch import MiniBatch, mini_batches
+from ajet_server.train.reference import kl_of_calls, with_advantages, with_old, with_reference
+from ajet_server.train.schedule import set_rate
+from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, figures, make_optimizer
 from ajet_server.train.support import verify_exact, vocab_size
 from ajet_server.worker.protocol import EpisodeRow
 
@@ -58,7 +62,14 @@ class Trainer:
         attention: the attention backend in use.
     """
 
-    def __init__(self, job: Job, model: "PreTrainedModel | PeftModel", dtype: torch.dtype, attention: Backend) -> None:
+    def __init__(
+        self,
+        job: Job,
+        model: "PreTrainedModel | PeftModel",
+        dtype: torch.dtype,
+        attention: Backend,
+        level: Level = "forest",
+    ) -> None:
         """Use `load`. `dtype` is the number format the job asks for; the weights' own may be wider."""
         self.job = job
         self.model = model
@@ -66,7 +77,9 @@ class Trainer:
         self.step = 0
         self.last_batch_id: str | None = None
         self.last_report: StepReport | None = None
+        self._level: Level = level
         self._dtype = dtype
+        self._reference: PreTrainedModel | None = None
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._optimizer = make_optimizer(self._parameters.values(), job.optimizer, job.learning_rate)
 
@@ -83,16 +96,25 @@ class Trainer:
             manifest = read_manifest(checkpoint)
             check_settings(checkpoint, manifest, _settings(job))
         device = resolve_device(job.model)
-        dtype, backend = resolve_dtype(job.model, device), choose_backend(device)
+        dtype, backend = resolve_dtype(job.model, device), choose_backend(device, job.trainer.attention)
         plain = _load_plain(job, checkpoint, dtype)
-        refuse_unsupported(plain, max_model_len(open_model_folder(job.model.path), job.engine))
-        verify_exact(plain, backend)
+        refuse_untrainable(plain)
+        sharing = sharing_of(plain)
+        if sharing.level != "forest":
+            _refuse_attention(job, sharing)
+            use_own_attention(plain)
+            _log.warning("training on linear rows (%s) instead of a forest: %s", sharing.level, sharing.reason)
+        verify_exact(plain, backend, sharing.level)
         model = plain if job.adapter is None else add_adapter(plain, job.adapter, job.seed)
-        trainer = cls(job, model, dtype, backend)
+        trainer = cls(job, model, dtype, backend, sharing.level)
         if job.trainer.activation_checkpointing:
             _checkpoint_activations(plain)
         if checkpoint is not None and manifest is not None:
             trainer._restore(checkpoint, manifest)
+        if job.algorithm.kl is not None and job.adapter is None:  # an adapter is switched off instead
+            trainer._reference = _load_plain(job, None, dtype).requires_grad_(False)
+            if sharing.level != "forest":
+                use_own_attention(trainer._reference)
         return trainer
 
     @property
@@ -116,9 +138,9 @@ class Trainer:
         return vocab_size(self.plain)
 
     def update(self, batch_id: str, step: int, episodes: Sequence[EpisodeRow], progress: Progress) -> StepReport:
-        """Does one optimizer step on a batch.
+        """Does the optimizer steps of a batch: `trainer.epochs` times `trainer.mini_batches`.
 
-        A loss or gradient that is not finite skips the step: the report says so, and nothing is changed.
+        A loss or gradient that is not finite skips its step: the report says so, and that step changes nothing.
 
         Raises:
             RequestError: a row of the batch is not usable; names it. Nothing was changed.
@@ -128,17 +150,14 @@ class Trainer:
         progress("merge", 0, 1)
         batch = build_batch(episodes, self.job.algorithm, self.vocab_size)
         _warn_if_nothing_is_learned(batch_id, batch)
-        forest = merge(batch.calls)
-        forest_stats = forest.stats
-        merged = perf_counter()
-        progress("pack", 0, 1)
-        packs = self._packs(forest, batch)
+        minis = mini_batches(batch, self.job, self.attention, self._level, self.device)
         packed = perf_counter()
-        stats = accumulate(self.plain, packs, self.job.algorithm, progress, self._autocast)
-        figures = apply_step(self._optimizer, stats, self.job.optimizer.max_grad_norm)
-        seconds = {"merge": merged - started, "pack": packed - merged, "update": perf_counter() - packed}
-        if figures.skipped:
-            _log.error("batch %s: step %d skipped, loss %s, norm %s", batch_id, step, figures.loss, figures.grad_norm)
+        batch, minis = self._scored(batch, minis, progress)
+        scored = perf_counter()
+        done, rate = self._steps(minis, progress)
+        seconds = {"merge": packed - started, "score": scored - packed, "update": perf_counter() - scored}
+        if done.skipped:
+            _log.error("batch %s: step %d skipped, loss %s, norm %s", batch_id, step, done.loss, done.grad_norm)
         self.step, self.last_batch_id = step, batch_id
         self.last_report = StepReport(
             step=step,
@@ -146,41 +165,57 @@ class Trainer:
             weight_version=step,
             episodes=len(episodes),
             groups=batch.groups,
-            calls=forest_stats.calls,
-            tokens_unmerged=forest_stats.tokens_unmerged,
-            tokens_linear=forest_stats.tokens_linear,
-            tokens_forest=sum(pack.tokens_T.numel() for pack in packs),
-            packs=len(packs),
+            learning_rate=rate,
+            calls=sum(mini.stats.calls for mini in minis),
+            tokens_unmerged=sum(mini.stats.tokens_unmerged for mini in minis),
+            tokens_linear=sum(mini.stats.tokens_linear for mini in minis),
+            tokens_forest=sum(mini.tokens for mini in minis),
+            packs=sum(len(mini.packs) for mini in minis),
             seconds=seconds,
             **_reward_figures(batch),
-            **_finite(figures),
+            **_finite(done),
         )
         return self.last_report
 
-    def _packs(self, forest: Forest, batch: Batch) -> list[PackTensors]:
-        if not len(forest.occurrences):
-            return []
-        try:
-            packs = forest.packs(self.job.trainer.pack_tokens)
-        except PathTooLongError as error:
-            raise ConfigError(
-                f"trainer.pack_tokens: {error.limit} is less than the {error.length} tokens of call {error.call_id!r}; "
-                f"use at least {error.length}",
-                field="trainer.pack_tokens",
-            ) from error
-        temperatures = batch.temperatures[forest.occurrences.call]
-        # A pack of nothing but calls without a completion has no loss.
-        return [self._tensors(pack, temperatures[pack.occ_index]) for pack in packs if pack.occ_index.size]
+    def _scored(self, batch: Batch, minis: list[MiniBatch], progress: Progress) -> tuple[Batch, list[MiniBatch]]:
+        """With what the model says before the update, and the reference, where the algorithm needs them."""
+        algorithm, trainer = self.job.algorithm, self.job.trainer
+        if algorithm.old_logprobs == "recomputed" and len(minis) * trainer.epochs > 1:
+            progress("score", 0, 1)
+            minis = [replace(mini, packs=with_old(self.plain, mini.packs, self._autocast)) for mini in minis]
+        if algorithm.kl is None:
+            return batch, minis
+        progress("score", 0, 1)
+        model = self._reference or self.model
+        minis = [replace(mini, packs=with_reference(model, mini.packs, self._autocast)) for mini in minis]
+        if algorithm.kl.place == "reward":
+            batch = kl_of_calls(batch, [pack for mini in minis for pack in mini.packs], algorithm)
+            minis = [replace(mini, packs=with_advantages(batch, mini.packs)) for mini in minis]
+        return batch, minis
 
-    def _tensors(self, pack: Pack, temperature_M: npt.NDArray[np.float32]) -> PackTensors:
-        return PackTensors.of(pack, temperature_M, self.attention, self.job.trainer.logprob_chunk, self.device)
+    def _steps(self, minis: list[MiniBatch], progress: Progress) -> tuple[StepFigures, float]:
+        """The optimizer steps of a batch; what they did together, and the last learning rate."""
+        config = self.job.optimizer
+        stats, norms, skipped, rate = no_stats(self.device), list[float](), 0, 0.0
+        for mini in minis * self.job.trainer.epochs:
+            rate = set_rate(self._optimizer, self.job.learning_rate, config)
+            of_step = accumulate(self.plain, mini.packs, self.job.algorithm, progress, self._autocast)
+            norm, was_skipped = apply_step(self._optimizer, of_step, config.max_grad_norm)
+            stats, skipped = stats + of_step, skipped + was_skipped
+            norms.append(norm)
+        return figures(stats, norms, skipped), rate
+
+    def _tensors(self, pack: Pack) -> PackTensors:
+        count, chunk = pack.occ_index.size, self.job.trainer.logprob_chunk
+        ones, zeros = np.ones(count, np.float32), np.zeros(count, np.int32)
+        return PackTensors.of(pack, ones, zeros, self.attention, chunk, self.device)
 
     @torch.no_grad()
     def score(self, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1, computed the way an update computes them."""
         call = Call(token_ids[:1], token_ids[1:], np.zeros(token_ids.size - 1, np.float32))
         (pack,) = merge([call]).packs(max(token_ids.size, 2))
-        tensors = self._tensors(pack, np.ones(token_ids.size - 1, np.float32))
+        tensors = self._tensors(pack)
         logprobs_M, _ = occurrence_logprobs(self.plain, tensors, self._autocast)
         return logprobs_M.float().cpu().numpy()
 
@@ -232,6 +267,15 @@ class Trainer:
     @property
     def _autocast(self) -> torch.dtype | None:
         return self._dtype if self.job.method == "full" and self._dtype != torch.float32 else None
+
+
+def _refuse_attention(job: Job, sharing: Sharing) -> None:
+    if job.trainer.attention != "auto":
+        raise ConfigError(
+            f"trainer.attention: {job.trainer.attention!r} has no effect, because this model is trained on linear rows "
+            f"with its own attention ({sharing.reason}); use 'auto'",
+            field="trainer.attention",
+        )
 
 
 def _load_plain(job: Job, checkpoint: Path | None, dtype: torch.dtype) -> "PreTrainedModel":

@@ -60,6 +60,10 @@ class CallRow(msgspec.Struct, frozen=True):
     logprobs: bytes
     temperature: float
     weight_version: int
+    reward: float | None = None
+    """What this call earned by itself. Given for every call of a batch or for none."""
+    advantage: float | None = None
+    """Taken as it is instead of one made from rewards. Given for every call of a batch or for none."""
 
 
 class EpisodeRow(msgspec.Struct, frozen=True):
