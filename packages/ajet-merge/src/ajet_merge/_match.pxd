@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 
-cdef enum:  # tokens compared by one memcmp: whole pages while all is equal, then the page that is not, cache line by line
+cdef enum:  # tokens compared by one memcmp: pages while all is equal, then the page that is not, line by line
     PAGE = 2048
     LINE = 32
 
