@@ -91,6 +91,11 @@ def merge_and_pack(calls: list[Call], budget: int) -> Any:
     return forest.occurrences, forest.packs(budget)
 
 
+def rows_of(forest: Forest) -> list[Any]:
+    """Rows as those peers make them that make any: ids, mask, logprobs, advantages."""
+    return [(row.tokens, row.mask, row.logprobs, row.advantage) for row in forest.timelines()]
+
+
 def measure(captured: list[Captured], budget_s: float) -> dict[str, Any]:
     """One case: times in microseconds and token counts. What is compared is timed in turns.
 
@@ -106,6 +111,7 @@ def measure(captured: list[Captured], budget_s: float) -> dict[str, Any]:
         **best_of_rounds({"ours_packs_us": lambda: merge_and_pack(calls, pack_tokens)}, budget_s),
         **best_of_rounds({"ours_rows_us": lambda: merge(calls).timelines()}, budget_s),
         **best_of_rounds({"ours_list_us": lambda: merge(from_lists(lists)), **converting}, budget_s),
+        **best_of_rounds({"ours_list_rows_us": lambda: rows_of(merge(from_lists(lists)))}, budget_s),
     }
     limit, conversion = min(reading, key=best.__getitem__), min(converting, key=best.__getitem__)
     return {

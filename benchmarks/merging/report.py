@@ -59,10 +59,11 @@ def _times_table(cases: dict[str, Any]) -> Table:
 
 def _peers_table(cases: dict[str, Any]) -> Table:
     names = list(dict.fromkeys(name for case in cases.values() for name in case["peers"]))
-    table = Table("peer", *cases, title="peers: microseconds, x ours (rows, tokens)")
+    table = Table("peer", *cases, title="peers: microseconds from lists, x our merge of int32 (rows, tokens)")
     for name in names:
         table.add_row(name, *(_peer_cell(case, name) for case in cases.values()))
     table.add_section()
+    table.add_row("ours: the same lists to rows", *(_our_rows_cell(case) for case in cases.values()))
     table.add_row("fastest of these", *(_fastest_cell(case) for case in cases.values()))
     table.add_row(f"{BY_TEXT}: not exact, reads no ids", *(_by_text_cell(case) for case in cases.values()))
     return table
@@ -70,6 +71,11 @@ def _peers_table(cases: dict[str, Any]) -> Table:
 
 def _fastest_cell(case: dict[str, Any]) -> str:
     return f"{min(case['peers'].values()) / case['ours_us']:,.0f}x" if case["peers"] else "-"
+
+
+def _our_rows_cell(case: dict[str, Any]) -> str:
+    us = case["ours_list_rows_us"]
+    return f"{us:,.0f}\n{us / case['ours_us']:,.0f}x\n({case['rows']:,}, {case['linear_tokens']:,})"
 
 
 def _by_text_cell(case: dict[str, Any]) -> str:

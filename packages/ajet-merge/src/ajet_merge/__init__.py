@@ -11,7 +11,7 @@ messages go on from; `text` puts sampled tokens back where a template wrote them
 writes calls; `adapters` turn rows into what other stacks train on; `stats` and `flops` count what merging saves.
 """
 
-from . import weights
+from . import adapters, weights
 from ._backend import name as backend
 from .call import Call
 from .context import Extension
@@ -53,6 +53,7 @@ __all__ = [
     "Tracker",
     "Unmatched",
     "__version__",
+    "adapters",
     "backend",
     "episode_mean",
     "group_mean",

@@ -18,3 +18,7 @@ advantage in them, and stay unweighted.
 
 Each module imports its stack when it is called, and says what to install where it is missing.
 """
+
+from . import datasets, padded, rows, slime, tinker, trl, verl
+
+__all__ = ["datasets", "padded", "rows", "slime", "tinker", "trl", "verl"]
