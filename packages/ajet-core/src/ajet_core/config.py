@@ -158,6 +158,10 @@ class TrainerConfig(_Section):
     """Parts of a batch, whole groups each, with an optimizer step for each part."""
     epochs: Positive = 1
     """How often a batch is gone through. With more than one step a batch the ratios leave 1, and clipping matters."""
+    rollback_after: Positive = 3
+    """After so many updates in a row that were skipped, because a loss or gradient was not finite, weights and
+    optimizer of the checkpoint before the last update that was taken are put back. That one must still be there:
+    `checkpoint.keep` at least 2."""
     activation_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 

@@ -78,6 +78,10 @@ class StepReport(_Model):
     """Optimizer steps that were taken."""
     skipped: bool
     """True when an optimizer step was not taken because its loss or gradient was not finite."""
+    skipped_in_row: int = 0
+    """Updates in a row up to this one in which a step was skipped; 0 after a rollback."""
+    rolled_back_to: int | None = None
+    """The step whose weights and optimizer were taken again after too many skipped updates; None without."""
     tokens_unmerged: int
     """Tokens if every call were trained alone."""
     tokens_linear: int

@@ -174,11 +174,16 @@ def test_a_step_that_is_not_finite_changes_nothing(model_folder: Path, method: s
     episodes[0] = msgspec.structs.replace(episodes[0], calls=calls)
     report = trainer.update("b2", 2, episodes, quiet)
     assert report.skipped
+    assert (report.skipped_in_row, report.optimizer_steps) == (1, 0)
+    assert trainer.skip_reason == f"the ratios of calls {call.call_id!r} are not finite"
     assert "b2" in caplog.text
+    assert call.call_id in caplog.text
     assert StepReport.model_validate_json(report.model_dump_json()) == report
     assert same(before, parameters(trainer))
     assert json.dumps(trainer._optimizer.state_dict()["state"], default=str) == optimizer
-    assert not trainer.update("b3", 3, mixed_batch(3), quiet).skipped
+    third = trainer.update("b3", 3, mixed_batch(3), quiet)
+    assert not third.skipped
+    assert third.skipped_in_row == 0
     assert np.isfinite(trainer.score(IDS)).all()
 
 

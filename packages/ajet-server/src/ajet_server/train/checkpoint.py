@@ -154,14 +154,33 @@ def latest_checkpoint(directory: Path) -> Path | None:
 
 
 def prune(directory: Path, keep: int) -> list[Path]:
-    """Removes all but the `keep` latest checkpoints (at least one stays) and returns what it removed."""
-    old = sorted(_checkpoints(directory), key=_step_of)[: -max(keep, 1)]
+    """Removes old checkpoints and returns what it removed.
+
+    The newest stays, and the `keep` newest (at least one) whose steps were taken: one that was skipped holds the
+    weights of the one before.
+    """
+    folders = sorted(_checkpoints(directory), key=_step_of)
+    kept = {*folders[-1:], *_taken(folders)[-max(keep, 1) :]}
+    old = [folder for folder in folders if folder not in kept]
     for folder in old:
         # Renamed first: a removal that is interrupted must not leave half a checkpoint under a checkpoint's name.
         doomed = folder.with_name(f"{_UNFINISHED}{folder.name}")
         folder.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
     return old
+
+
+def rollback_target(directory: Path) -> Path | None:
+    """The checkpoint before the newest one whose step was taken: the last weights that this step had not touched yet.
+
+    None if it is not there any more, or never was.
+    """
+    taken = _taken(sorted(_checkpoints(directory), key=_step_of))
+    return taken[-2] if len(taken) > 1 else None
+
+
+def _taken(folders: list[Path]) -> list[Path]:
+    return [folder for folder in folders if _unsealed(folder).report.get("optimizer_steps", 1)]
 
 
 def _checkpoints(directory: Path) -> list[Path]:

@@ -60,6 +60,23 @@ def load_adapter(model: PeftModel, folder: Path) -> None:
     set_peft_model_state_dict(model, saved)
 
 
+def load_model(model: torch.nn.Module, folder: Path) -> None:
+    """Puts saved weights into `model`, a plain one that is trained in full.
+
+    Raises:
+        StorageError: they are not the weights of this model.
+    """
+    saved: dict[str, torch.Tensor] = {}
+    for file in sorted((folder / MODEL).glob("*.safetensors")):
+        saved |= load_file(file)
+    parameters = dict(model.named_parameters())  # tied ones once, under the name that is saved
+    if not parameters.keys() <= saved.keys() or any(saved[name].shape != p.shape for name, p in parameters.items()):
+        raise StorageError(f"{folder / MODEL} does not hold the weights of this model")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(saved[name])
+
+
 def save_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter], folder: Path) -> None:
     """Writes both moments of each trained parameter by its name, and how many steps each has taken."""
     tensors: dict[str, torch.Tensor] = {}
@@ -86,6 +103,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, torch
         raise StorageError(
             f"{folder / _OPTIMIZER_TENSORS} does not hold the moments of this model's trained parameters"
         )
+    optimizer.state.clear()
     for name, count in steps.items():
         parameter = parameters[name]
         moments = {moment: tensors[f"{moment}.{name}"].to(parameter) for moment in _MOMENTS}

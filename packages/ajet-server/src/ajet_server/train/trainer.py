@@ -36,6 +36,7 @@ from ajet_server.train.checkpoint import (
     write_checkpoint,
 )
 from ajet_server.train.forward import PackTensors, occurrence_logprobs
+from ajet_server.train.incident import culprit
 from ajet_server.train.linear import use_own_attention
 from ajet_server.train.lora import add_adapter, merged_weights, weight_shapes
 from ajet_server.train.losses.stats import no_stats
@@ -59,6 +60,8 @@ class Trainer:
         step: optimizer steps so far, those of the checkpoint included.
         last_batch_id: the batch of the last of them; None before the first.
         last_report: its report.
+        last_calls: its calls, with advantages and weights.
+        skip_reason: what was not finite in it; None when all was.
         attention: the attention backend in use.
     """
 
@@ -77,6 +80,8 @@ class Trainer:
         self.step = 0
         self.last_batch_id: str | None = None
         self.last_report: StepReport | None = None
+        self.last_calls: list[Call] = []
+        self.skip_reason: str | None = None
         self._level: Level = level
         self._dtype = dtype
         self._reference: PreTrainedModel | None = None
@@ -154,10 +159,11 @@ class Trainer:
         packed = perf_counter()
         batch, minis = self._scored(batch, minis, progress)
         scored = perf_counter()
-        done, rate = self._steps(minis, progress)
+        done, rate = self._steps(batch, minis, progress)
         seconds = {"merge": packed - started, "score": scored - packed, "update": perf_counter() - scored}
+        in_a_row = self._skipped_in_row + 1 if done.skipped else 0
         if done.skipped:
-            _log.error("batch %s: step %d skipped, loss %s, norm %s", batch_id, step, done.loss, done.grad_norm)
+            _log.error("batch %s: step %d skipped: %s", batch_id, step, self.skip_reason)
         self.step, self.last_batch_id = step, batch_id
         self.last_report = StepReport(
             step=step,
@@ -166,6 +172,7 @@ class Trainer:
             episodes=len(episodes),
             groups=batch.groups,
             learning_rate=rate,
+            skipped_in_row=in_a_row,
             calls=sum(mini.stats.calls for mini in minis),
             tokens_unmerged=sum(mini.stats.tokens_unmerged for mini in minis),
             tokens_linear=sum(mini.stats.tokens_linear for mini in minis),
@@ -193,14 +200,16 @@ class Trainer:
             minis = [replace(mini, packs=with_advantages(batch, mini.packs)) for mini in minis]
         return batch, minis
 
-    def _steps(self, minis: list[MiniBatch], progress: Progress) -> tuple[StepFigures, float]:
+    def _steps(self, batch: Batch, minis: list[MiniBatch], progress: Progress) -> tuple[StepFigures, float]:
         """The optimizer steps of a batch; what they did together, and the last learning rate."""
-        config = self.job.optimizer
+        config, self.skip_reason, self.last_calls = self.job.optimizer, None, batch.calls
         stats, norms, skipped, rate = no_stats(self.device), list[float](), 0, 0.0
         for mini in minis * self.job.trainer.epochs:
             rate = set_rate(self._optimizer, self.job.learning_rate, config)
             of_step = accumulate(self.plain, mini.packs, self.job.algorithm, progress, self._autocast)
             norm, was_skipped = apply_step(self._optimizer, of_step, config.max_grad_norm)
+            if was_skipped:
+                self.skip_reason = culprit(self.plain, mini.packs, batch.calls, self._autocast)
             stats, skipped = stats + of_step, skipped + was_skipped
             norms.append(norm)
         return figures(stats, norms, skipped), rate
@@ -255,6 +264,31 @@ class Trainer:
             return _manifest(self.job, self.last_report, files)
 
         return write_checkpoint(directory, report.step, write, manifest)
+
+    def roll_back(self, folder: Path) -> StepReport:
+        """Takes weights and optimizer of an older checkpoint; steps go on being counted from here.
+
+        Returns:
+            The last report, with `rolled_back_to`.
+
+        Raises:
+            StorageError: the checkpoint is incomplete or corrupted; nothing was changed.
+        """
+        manifest = read_manifest(folder)
+        check_settings(folder, manifest, _settings(self.job))
+        if isinstance(self.model, PeftModel):
+            state.load_adapter(self.model, folder)
+        else:
+            state.load_model(self.model, folder)
+        state.load_optimizer(self._optimizer, self._parameters, folder)
+        if self.last_report is None:
+            raise ValueError("there was no update that could be rolled back")
+        self.last_report = self.last_report.model_copy(update={"rolled_back_to": manifest.step, "skipped_in_row": 0})
+        return self.last_report
+
+    @property
+    def _skipped_in_row(self) -> int:
+        return 0 if self.last_report is None else self.last_report.skipped_in_row
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:
         if isinstance(self.model, PeftModel):

@@ -23,6 +23,7 @@ from ajet_server.worker import protocol
 from ajet_server.worker.protocol import FromWorker, ToWorker
 
 if TYPE_CHECKING:
+    from ajet_core.events import StepReport
     from ajet_server.engines.base import Completion
     from ajet_server.engines.torch_engine import TorchEngine
     from ajet_server.train.trainer import Trainer
@@ -158,12 +159,34 @@ class Worker:
 
         trainer = self._loaded_trainer()
         report = trainer.update(message.batch_id, message.step, message.episodes, self._progress)
+        if trainer.skip_reason is not None:
+            report = self._after_skip(trainer, report, trainer.skip_reason)
         self._progress("checkpoint", 0, 1)
         folder = trainer.save(self._checkpoints, report)
         prune(self._checkpoints, self._keep)
         self._progress("checkpoint", 1, 1)
         self._probe = next((_token_ids(call) for episode in message.episodes for call in episode.calls), None)
         self._send(protocol.Updated((trainer.last_report or report).model_dump_json().encode(), str(folder)))
+
+    def _after_skip(self, trainer: "Trainer", report: "StepReport", reason: str) -> "StepReport":
+        """Keeps what is known, and goes back to older weights when nothing but skipping happens any more."""
+        from ajet_server.train.checkpoint import rollback_target
+        from ajet_server.train.incident import write_incident
+
+        folder = write_incident(self._checkpoints.parent / "incidents", report, reason, trainer.last_calls)
+        log.error("step %d was skipped: %s; its batch is in %s", report.step, reason, folder)
+        if report.skipped_in_row < trainer.job.trainer.rollback_after:
+            return report
+        target = rollback_target(self._checkpoints)
+        if target is None:
+            raise EngineFailedError(
+                f"{report.skipped_in_row} updates in a row were skipped ({reason}), and there is no older checkpoint "
+                f"to go back to; the batches are in {folder.parent}"
+            )
+        log.error(
+            "%d updates in a row were skipped; going back to the weights of %s", report.skipped_in_row, target.name
+        )
+        return trainer.roll_back(target)
 
     def _sync(self, message: protocol.Sync) -> None:
         from ajet_server.sync.canary import probe_ids
