@@ -38,6 +38,11 @@ class StepReport(_Model):
     episodes: int
     groups: int
     calls: int
+    completion_tokens_mean: float = 0.0
+    """Sampled tokens of a call."""
+    completion_tokens_max: int = 0
+    call_tokens_max: int = 0
+    """Prompt + completion of the longest call."""
     reward_mean: float
     reward_std: float
     reward_min: float

@@ -64,6 +64,10 @@ def test_the_report_is_true(model_folder: Path, method: str) -> None:
         "reward_max": 1.0,
         "advantage_abs_mean": np.abs(batch.advantages).mean(),
         "tokens_unmerged": sum(len(call) for call in batch.calls),
+        "completion_tokens_mean": np.mean([call.completion_ids.size for call in batch.calls]),
+        "completion_tokens_max": 7,
+        "call_tokens_max": 14 + 5 + 4 + 7,
+        "learning_rate": 1e-3,
         "skipped": False,
     }
     assert {name: getattr(report, name) for name in wanted} == pytest.approx(wanted, rel=1e-4, abs=1e-6)

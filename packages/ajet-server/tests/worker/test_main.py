@@ -58,9 +58,7 @@ def test_after_enough_skipped_updates_older_weights_are_taken(model_folder: Path
         assert trainer.last_report is not None
         assert (trainer.last_report.skipped_in_row, trainer.last_report.rolled_back_to) == (1, None)
         if keep == 1:
-            with pytest.raises(
-                EngineFailedError, match=r"2 updates in a row were skipped \(the ratios of calls '4"
-            ):
+            with pytest.raises(EngineFailedError, match=r"2 updates in a row were skipped \(the ratios of calls '4"):
                 update(worker, 4, logprob=-1e30)
             return
         update(worker, 4, logprob=-1e30)

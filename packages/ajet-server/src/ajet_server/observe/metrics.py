@@ -97,4 +97,9 @@ def _of_step(report: StepReport) -> list[tuple[str, str, float]]:
         ("update_clip_fraction", "Share of clipped ratios", report.clip_fraction),
         ("update_approx_kl", "KL between engine and trainer, nats", report.approx_kl),
         ("update_entropy", "Mean entropy, nats", report.entropy),
+        ("update_reference_kl", "KL to the reference model, nats", report.reference_kl),
+        ("update_ratio_q99", "The ratio that 99% of the occurrences are at most", report.ratio_q99),
+        ("update_importance_cut", "Share of importance weights that were bounded", report.importance_cut),
+        ("update_learning_rate", "Learning rate of the last optimizer step", report.learning_rate),
+        ("update_completion_tokens_mean", "Sampled tokens of a call", report.completion_tokens_mean),
     ]

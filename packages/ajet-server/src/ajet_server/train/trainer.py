@@ -179,6 +179,7 @@ class Trainer:
             tokens_forest=sum(mini.tokens for mini in minis),
             packs=sum(len(mini.packs) for mini in minis),
             seconds=seconds,
+            **_length_figures(batch.calls),
             **_reward_figures(batch),
             **_finite(done),
         )
@@ -362,6 +363,15 @@ def _warn_if_nothing_is_learned(batch_id: str, batch: Batch) -> None:
             int((batch.advantages == 0).sum()),
             batch.advantages.size,
         )
+
+
+def _length_figures(calls: list[Call]) -> dict[str, Any]:
+    completions = [call.completion_ids.size for call in calls]
+    return {
+        "completion_tokens_mean": sum(completions) / max(len(calls), 1),
+        "completion_tokens_max": max(completions, default=0),
+        "call_tokens_max": max(map(len, calls), default=0),
+    }
 
 
 def _reward_figures(batch: Batch) -> dict[str, Any]:
