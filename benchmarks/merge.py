@@ -57,7 +57,7 @@ def measure_case(name: str, size: int, seed: int, budget_s: float, peers: Peers)
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
     """All cases, then how time grows with size."""
     names: list[str] = arguments.case or list(CASES)
-    budget_s, step_s = (0.15, 0.06) if arguments.quick else (2.0, 0.5)
+    budget_s, step_s = (0.1, 0.04) if arguments.quick else (2.0, 0.5)
     with Peers(budget_s) as peers:
         _progress("peers: loading their packages (the first time: downloading them)")
         peers.wait_ready()

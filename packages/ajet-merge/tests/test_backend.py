@@ -179,3 +179,23 @@ def test_the_compiled_trie_checks_its_own_arguments() -> None:
 def test_exported_names() -> None:
     assert sorted(ajet_merge.__all__) == ajet_merge.__all__
     assert all(getattr(ajet_merge, name) is not None for name in ajet_merge.__all__)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_that_part_around_the_pages_of_the_comparison(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    trunk = random_sequence(rng, 5000)
+    made: list[Call] = []
+    for at in rng.permutation([2046, 2047, 2048, 2049, 2050, 4095, 4096, 4097, 4999]).tolist():
+        other = np.concatenate([trunk[:at], 60_000 + rng.integers(0, 3, 40).astype(np.int32)])
+        for sequence in (trunk[: at + 1], other, other[: at + 20]):
+            split = int(rng.choice([0, 1, at - 1, at, len(sequence) - 1]))
+            made.append(Call(sequence[:split], sequence[split:], np.zeros(len(sequence) - split, np.float32)))
+    together, one_by_one = merge(made), Tracker()
+    for call in made:
+        one_by_one.add(call)
+    twin = _forest_py.Trie()
+    twin.new_root()
+    twin.add([call.prompt_ids for call in made], [call.completion_ids for call in made], [0] * len(made))
+    for layout in (one_by_one.forest().layout, twin.layout([0])):
+        assert all(np.array_equal(a, b) for a, b in zip(together.layout, layout, strict=True))

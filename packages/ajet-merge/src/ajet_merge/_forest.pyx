@@ -16,7 +16,7 @@ from libc.string cimport memcpy
 
 from ._children cimport Children, find_child, reserve_children, set_child
 from ._growth cimport grow
-from ._match cimport Sequence, common_with, token_at
+from ._match cimport Sequence, common_with, compare_neighbours, token_at
 from ._preorder cimport Node, Table, Trunk, lay_out
 
 import numpy as np
@@ -72,6 +72,7 @@ cdef class Trie:
         cdef Py_buffer* views = NULL
         cdef Sequence* sequences = NULL
         cdef int32_t* root_nodes = NULL
+        cdef int32_t* scratch = NULL
         cdef int64_t* shared = NULL
         cdef int64_t longest = 0
         cdef int status = OK
@@ -82,8 +83,9 @@ cdef class Trie:
             views = <Py_buffer*>malloc((2 * count + 1) * sizeof(Py_buffer))
             sequences = <Sequence*>malloc((count + 1) * sizeof(Sequence))
             root_nodes = <int32_t*>malloc((count + 1) * sizeof(int32_t))
+            scratch = <int32_t*>malloc((count + 1) * sizeof(int32_t))
             shared = <int64_t*>malloc((count + 1) * sizeof(int64_t))
-            if views == NULL or sequences == NULL or root_nodes == NULL or shared == NULL:
+            if views == NULL or sequences == NULL or root_nodes == NULL or scratch == NULL or shared == NULL:
                 raise MemoryError
             for index in range(count):
                 root_nodes[index] = self.roots[roots[index]]
@@ -99,6 +101,7 @@ cdef class Trie:
                 )
                 longest = max(longest, sequences[index].length)
             with nogil:
+                compare_neighbours(sequences, root_nodes, count, scratch, shared)
                 # The forest gets at least as many tokens as its longest call: a chain then grows without a copy.
                 status = self._reserve_store(longest - self.store_size)
                 for index in range(count if status == OK else 0):
@@ -114,11 +117,16 @@ cdef class Trie:
             free(views)
             free(sequences)
             free(root_nodes)
+            free(scratch)
             free(shared)
             self.busy = False
 
     cdef int _add_one(self, const Sequence* seq, int32_t root, int64_t* shared) noexcept nogil:
-        """Insert one call. Room is made before anything is changed, so a failure leaves a valid trie behind."""
+        """Insert one call. Room is made before anything is changed, so a failure leaves a valid trie behind.
+
+        Args:
+            shared: in: tokens shared with the call before, -1 if not known; out: tokens that were there already.
+        """
         cdef int64_t at = 0
         cdef int32_t node
         cdef int status
@@ -128,7 +136,7 @@ cdef class Trie:
             self.finger[0] = root
             self.finger_size = 1
         else:
-            at = self._compare_finger(seq)
+            at = shared[0] if shared[0] >= 0 else self._compare_finger(seq)
             self._cut_finger(at)
         status = self._reserve_store(seq.length - at)
         if status != OK:
