@@ -83,8 +83,8 @@ cdef inline void compare_neighbours(
     """For each sequence how many tokens it shares with the one before, if both have the same root; else -1.
 
     Page by page over all sequences, not sequence by sequence: while a page of one is compared with the next one's, it
-    is still in the fastest cache, so each token comes from the slower one once. Of more than `FEW` tokens nothing is said:
-    they come from memory, which gives them faster in one long stream.
+    is still in the fastest cache, so each token comes from the slower one once. Of more than `FEW` tokens nothing is
+    said: they come from memory, which gives them faster in one long stream.
 
     Args:
         waiting: scratch for `count` numbers.
