@@ -10,16 +10,6 @@ from ajet_merge import Call, Forest, MergeError, Tracker, merge
 
 
 @given(calls())
-def test_every_call_is_rebuilt_from_its_path(made: list[Call]) -> None:
-    forest = merge(made)
-    for index, call in enumerate(made):
-        path = forest.path(index)
-        assert tuple(forest.tokens[path].tolist()) == sequence(call)
-        assert forest.pos[path].tolist() == list(range(len(call)))
-        assert forest.parent[path].tolist() == [-1, *path[:-1].tolist()]
-
-
-@given(calls())
 def test_occurrences_are_the_unmasked_tokens_in_order(made: list[Call]) -> None:
     forest = merge(made)
     found = forest.occurrences
@@ -38,14 +28,6 @@ def test_occurrences_are_the_unmasked_tokens_in_order(made: list[Call]) -> None:
     for token, (index, t) in zip(found.token.tolist(), expected, strict=True):
         assert token == forest.path(index)[made[index].prompt_ids.size + t]
         assert forest.parent[token] >= 0
-
-
-@given(calls())
-def test_size_is_the_number_of_distinct_prefixes(made: list[Call]) -> None:
-    forest = merge(made)
-    keys = token_keys(forest)
-    assert forest.num_tokens == len(prefixes(made))
-    assert set(keys) == prefixes(made)
 
 
 @given(calls())
