@@ -98,16 +98,6 @@ def test_merging_again_changes_nothing(made: list[Call]) -> None:
     assert same_arrays(forest, merge([*made, *made]))
 
 
-@given(calls())
-def test_different_compat_keys_never_share(made: list[Call]) -> None:
-    forest = merge(made)
-    owners: dict[int, set[str]] = {}
-    for index, call in enumerate(made):
-        for token in forest.path(index).tolist():
-            owners.setdefault(token, set()).add(call.compat_key)
-    assert all(len(keys) == 1 for keys in owners.values())
-
-
 def test_an_empty_completion_adds_no_occurrence() -> None:
     forest = merge([Call([1, 2], [], [])])
     assert forest.tokens.tolist() == [1, 2]
