@@ -154,6 +154,10 @@ class TrainerConfig(_Section):
     attention: Literal["auto", "segments", "rectangles", "dense", "flash"] = "auto"
     """Who computes attention over packs. `auto`: `rectangles` on a CPU; on a GPU `flash` (flash-attn) where it is
     installed, else `segments`. `dense` is for checks: at most 4096 tokens a pack. All give the same result."""
+    sharing: Literal["auto", "forest", "rows", "calls"] = "auto"
+    """How much of a forward pass calls share; the gradient is the same. `forest`: every common prefix, once. `rows`:
+    calls that continue each other, one linear row a pass. `calls`: nothing. `auto`: the most that the model's layers
+    can share exactly. The others are for comparisons."""
     mini_batches: Positive = 1
     """Parts of a batch, whole groups each, with an optimizer step for each part."""
     epochs: Positive = 1

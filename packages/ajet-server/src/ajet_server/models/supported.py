@@ -37,6 +37,8 @@ _NOT_CAUSAL = ("is_encoder_decoder", "use_bidirectional_attention")
 Level = Literal["forest", "rows", "calls"]
 """How much of a forward pass calls share. `forest`: every common prefix. `rows`: calls that continue each other, one
 linear row a pass. `calls`: nothing, one call a pass."""
+LEVELS: tuple[Level, ...] = ("forest", "rows", "calls")
+"""From most to least."""
 
 
 class Sharing(NamedTuple):
@@ -47,7 +49,7 @@ class Sharing(NamedTuple):
         reason: why no more; empty for `forest`.
     """
 
-    level: Literal["forest", "rows", "calls"]
+    level: Level
     reason: str
 
 

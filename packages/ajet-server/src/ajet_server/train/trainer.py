@@ -2,30 +2,25 @@
 
 import hashlib
 import logging
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from peft import PeftModel
-from torch.utils.checkpoint import checkpoint as activation_checkpoint
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from ajet_core.config import Job
-from ajet_core.errors import ConfigError
 from ajet_core.events import StepReport
 from ajet_merge import Call, Pack, merge
-from ajet_server.models.load import load_causal_lm, resolve_device, resolve_dtype
-from ajet_server.models.supported import Level, Sharing, refuse_untrainable, sharing_of
+from ajet_server.models.load import resolve_device, resolve_dtype
+from ajet_server.models.supported import Level, refuse_untrainable
 from ajet_server.samples.merge import Batch, build_batch
 from ajet_server.train import state
-from ajet_server.train.attention import ATTENTION, Backend, choose_backend
+from ajet_server.train.attention import Backend, choose_backend
 from ajet_server.train.checkpoint import (
     FORMAT,
     FileEntry,
@@ -38,10 +33,12 @@ from ajet_server.train.checkpoint import (
 from ajet_server.train.forward import PackTensors, occurrence_logprobs
 from ajet_server.train.incident import culprit
 from ajet_server.train.linear import use_own_attention
+from ajet_server.train.loading import checkpoint_activations, choose_level, load_plain
 from ajet_server.train.lora import add_adapter, merged_weights, weight_shapes
 from ajet_server.train.losses.stats import no_stats
 from ajet_server.train.minibatch import MiniBatch, mini_batches
 from ajet_server.train.reference import kl_of_calls, with_advantages, with_old, with_reference
+from ajet_server.train.report import finite, length_figures, reward_figures, warn_if_nothing_is_learned
 from ajet_server.train.schedule import set_rate
 from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, figures, make_optimizer
 from ajet_server.train.support import verify_exact, vocab_size
@@ -102,23 +99,19 @@ class Trainer:
             check_settings(checkpoint, manifest, _settings(job))
         device = resolve_device(job.model)
         dtype, backend = resolve_dtype(job.model, device), choose_backend(device, job.trainer.attention)
-        plain = _load_plain(job, checkpoint, dtype)
+        plain = load_plain(job, checkpoint, dtype)
         refuse_untrainable(plain)
-        sharing = sharing_of(plain)
-        if sharing.level != "forest":
-            _refuse_attention(job, sharing)
-            use_own_attention(plain)
-            _log.warning("training on linear rows (%s) instead of a forest: %s", sharing.level, sharing.reason)
-        verify_exact(plain, backend, sharing.level)
+        level = choose_level(job, plain)
+        verify_exact(plain, backend, level)
         model = plain if job.adapter is None else add_adapter(plain, job.adapter, job.seed)
-        trainer = cls(job, model, dtype, backend, sharing.level)
+        trainer = cls(job, model, dtype, backend, level)
         if job.trainer.activation_checkpointing:
-            _checkpoint_activations(plain)
+            checkpoint_activations(plain)
         if checkpoint is not None and manifest is not None:
             trainer._restore(checkpoint, manifest)
         if job.algorithm.kl is not None and job.adapter is None:  # an adapter is switched off instead
-            trainer._reference = _load_plain(job, None, dtype).requires_grad_(False)
-            if sharing.level != "forest":
+            trainer._reference = load_plain(job, None, dtype).requires_grad_(False)
+            if level != "forest":
                 use_own_attention(trainer._reference)
         return trainer
 
@@ -154,7 +147,7 @@ class Trainer:
         started = perf_counter()
         progress("merge", 0, 1)
         batch = build_batch(episodes, self.job.algorithm, self.vocab_size)
-        _warn_if_nothing_is_learned(batch_id, batch)
+        warn_if_nothing_is_learned(batch_id, batch)
         minis = mini_batches(batch, self.job, self.attention, self._level, self.device)
         packed = perf_counter()
         batch, minis = self._scored(batch, minis, progress)
@@ -179,9 +172,9 @@ class Trainer:
             tokens_forest=sum(mini.tokens for mini in minis),
             packs=sum(len(mini.packs) for mini in minis),
             seconds=seconds,
-            **_length_figures(batch.calls),
-            **_reward_figures(batch),
-            **_finite(done),
+            **length_figures(batch.calls),
+            **reward_figures(batch),
+            **finite(done),
         )
         return self.last_report
 
@@ -304,38 +297,6 @@ class Trainer:
         return self._dtype if self.job.method == "full" and self._dtype != torch.float32 else None
 
 
-def _refuse_attention(job: Job, sharing: Sharing) -> None:
-    if job.trainer.attention != "auto":
-        raise ConfigError(
-            f"trainer.attention: {job.trainer.attention!r} has no effect, because this model is trained on linear rows "
-            f"with its own attention ({sharing.reason}); use 'auto'",
-            field="trainer.attention",
-        )
-
-
-def _load_plain(job: Job, checkpoint: Path | None, dtype: torch.dtype) -> "PreTrainedModel":
-    """Loads the model, with `method: full` in float32 whatever the job says.
-
-    An update of 1e-5 is lost in a bfloat16 weight, which has 8 significant bits. Matrix products then run in the job's
-    format (autocast), and so does the engine.
-    """
-    config = job.model
-    if job.method == "full" and checkpoint is not None:
-        config = config.model_copy(update={"path": str(checkpoint / state.MODEL)})
-    if job.method == "full" and dtype != torch.float32:
-        config = config.model_copy(update={"dtype": "float32"})
-    return load_causal_lm(config, ATTENTION)
-
-
-def _checkpoint_activations(plain: "PreTrainedModel") -> None:
-    for module in plain.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            layer = cast(Any, module)
-            layer.gradient_checkpointing = True
-            layer._gradient_checkpointing_func = partial(activation_checkpoint, use_reentrant=False)
-            layer.training = True  # what the layer looks at; its parts stay in eval mode, so nothing random starts
-
-
 def _settings(job: Job) -> Settings:
     lora = None if job.adapter is None else job.adapter.model_dump(mode="json")
     return Settings(model_path=job.model.path, method=job.method, lora=lora)
@@ -352,38 +313,3 @@ def _manifest(job: Job, report: StepReport, files: dict[str, FileEntry]) -> Mani
         report=report.model_dump(mode="json"),
         files=files,
     )
-
-
-def _warn_if_nothing_is_learned(batch_id: str, batch: Batch) -> None:
-    if not any(call.completion_ids.size and call.advantage.any() for call in batch.calls):
-        _log.warning(
-            "batch %s: nothing is learned from it. %d of its %d episodes have advantage 0, because the rewards of "
-            "their group are equal; the others, if any, sampled no token",
-            batch_id,
-            int((batch.advantages == 0).sum()),
-            batch.advantages.size,
-        )
-
-
-def _length_figures(calls: list[Call]) -> dict[str, Any]:
-    completions = [call.completion_ids.size for call in calls]
-    return {
-        "completion_tokens_mean": sum(completions) / max(len(calls), 1),
-        "completion_tokens_max": max(completions, default=0),
-        "call_tokens_max": max(map(len, calls), default=0),
-    }
-
-
-def _reward_figures(batch: Batch) -> dict[str, Any]:
-    return {
-        "reward_mean": float(batch.rewards.mean()),
-        "reward_std": float(batch.rewards.std()),
-        "reward_min": float(batch.rewards.min()),
-        "reward_max": float(batch.rewards.max()),
-        "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
-    }
-
-
-def _finite(figures: StepFigures) -> dict[str, Any]:
-    """JSON has no NaN: a figure that is not finite is reported as 0, and only a skipped step has any."""
-    return {name: value if math.isfinite(value) else 0.0 for name, value in asdict(figures).items()}
