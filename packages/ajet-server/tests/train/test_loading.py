@@ -66,6 +66,6 @@ def test_no_more_is_shared_than_the_layers_can(
 def test_an_attention_without_effect_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "sharing_of", lambda model: Sharing("forest", ""))
     job = micro_job(tmp_path, trainer={"sharing": "rows", "attention": "segments"})
-    with pytest.raises(ConfigError, match="trainer.sharing is 'rows'") as caught:
+    with pytest.raises(ConfigError, match=r"sharing is 'rows'") as caught:
         choose_level(job, cast(Any, _Model()))
     assert caught.value.field == "trainer.attention"
