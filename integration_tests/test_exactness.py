@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from ajet_client import Episode
 from ajet_core.config import Job
 from ajet_merge import Call, merge
-from ajet_server.samples.merge import build_batch
+from ajet_server.samples.merge import Batch, build_batch
+from ajet_server.train.attention import Backend
 from ajet_server.train.forward import PackTensors
 from ajet_server.train.step import accumulate
 from ajet_server.train.trainer import Trainer
@@ -21,6 +22,7 @@ from live_server import LiveServer, StartServer, share_of_digits, wait_for_versi
 
 _PACK_TOKENS = 96
 """Small enough that the batch needs several packs."""
+_BACKENDS: tuple[Backend, ...] = ("rectangles", "segments")
 
 
 def _two_turns(episode: Episode) -> float:
@@ -81,25 +83,28 @@ def test_the_gradient_of_a_merged_batch_is_the_unmerged_one(start_server: StartS
 
     trainer = Trainer.load(job)
     batch = build_batch(episodes, job.algorithm, trainer.vocab_size)
-    forest = merge(batch.calls)
-    assert forest.num_tokens < 0.75 * sum(len(call) for call in batch.calls)
-    calls_M = forest.occurrences.call
-    temperatures = batch.temperatures[calls_M]
-    packs = [
-        PackTensors.of(pack, temperatures[pack.occ_index], calls_M[pack.occ_index], "segments", 64, trainer.device)
-        for pack in forest.packs(_PACK_TOKENS)
-    ]
-    assert len(packs) > 1
-    accumulate(trainer.plain, packs, job.algorithm, _quiet, None)
-
     reference = AutoModelForCausalLM.from_pretrained(job.model.path, dtype=torch.float32, attn_implementation="eager")
     for call, temperature in zip(batch.calls, batch.temperatures, strict=True):
         _plain_backward(reference, call, float(temperature))
-
-    merged = torch.cat([p.grad.flatten() for p in trainer.plain.parameters() if p.grad is not None])
-    alone = torch.cat([p.grad.flatten() for p in reference.parameters() if p.grad is not None])
+    alone = _gradient(reference)
     assert alone.norm() > 1e-4
-    assert (merged - alone).norm() / alone.norm() < 1e-5
+    for backend in _BACKENDS:
+        trainer.plain.zero_grad(set_to_none=True)
+        accumulate(trainer.plain, _packs(batch, backend), job.algorithm, _quiet)
+        assert (_gradient(trainer.plain) - alone).norm() / alone.norm() < 1e-5, backend
+
+
+def _packs(batch: Batch, backend: Backend) -> list[PackTensors]:
+    forest = merge(batch.calls)
+    assert forest.num_tokens < 0.75 * sum(len(call) for call in batch.calls)
+    packs = [(pack, forest.occurrences.call[pack.occ_index]) for pack in forest.packs(_PACK_TOKENS)]
+    assert len(packs) > 1
+    cpu = torch.device("cpu")
+    return [PackTensors.of(pack, batch.temperatures[call_M], call_M, backend, 64, cpu) for pack, call_M in packs]
+
+
+def _gradient(model: PreTrainedModel) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 def test_plain_peft_loads_the_adapter_and_scores_what_the_server_serves(start_server: StartServer) -> None:

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ajet_core.config import AlgorithmConfig, Job
-from ajet_core.config_algorithm import AlgorithmName, KlConfig, OffPolicyConfig
+from ajet_core.config_algorithm import AlgorithmName, KlConfig, OffPolicyConfig, ValueConfig
 from ajet_core.config_errors import config_error
 from ajet_core.errors import ConfigError
 
-PRESETS = [name for name in get_args(AlgorithmName) if name != "ppo"]
+PRESETS = list(get_args(AlgorithmName))
 
 
 def _refused(algorithm: Any, **sections: Any) -> ConfigError:
@@ -29,6 +29,7 @@ def _refused(algorithm: Any, **sections: Any) -> ConfigError:
         ("dapo", ("group_mean", "std", "token", "ratio", 0.2, 0.28, "token_mean", None)),
         ("gspo", ("group_mean", "std", "sequence", "ratio", 3e-4, 4e-4, "episode_mean", None)),
         ("cispo", ("group_mean", "std", "token", "weight", None, 4.0, "token_mean", None)),
+        ("ppo", ("value", "batch_std", "token", "ratio", 0.2, 0.2, "episode_mean", None)),
     ],
 )
 def test_what_a_name_presets(name: str, parts: tuple[Any, ...]) -> None:
@@ -45,6 +46,7 @@ def test_what_a_name_presets(name: str, parts: tuple[Any, ...]) -> None:
     )
     assert (found.kl, found.off_policy, found.overlong, found.entropy_coef) == (None, None, None, 0)
     assert found.old_logprobs == "rollout"
+    assert found.value == (ValueConfig() if name == "ppo" else None)
 
 
 def test_the_default_is_grpo() -> None:
@@ -104,7 +106,13 @@ def test_every_combination_reads_back_from_json(name: str, parts: dict[str, Any]
 @pytest.mark.parametrize(
     ("algorithm", "field", "said"),
     [
-        ({"name": "ppo"}, "name", "got 'ppo'; it needs a value model, which cannot be trained yet; use one of grpo"),
+        ({"name": "ppo", "advantage_scale": "std"}, "advantage_scale", "does not fit baseline 'value'"),
+        ({"baseline": "value"}, "advantage_scale", "got 'std'; the group's deviation does not fit baseline 'value'"),
+        ({"value": {"trace": 0.5}}, "value", "got {'trace': 0.5}; has no effect with baseline 'group_mean'; remove"),
+        ({"name": "ppo", "baseline": "batch_mean", "value": {}}, "value", "has no effect with baseline 'batch_mean'"),
+        ({"name": "ppo", "value": {"discount": 0}}, "value.discount", "got 0; input should be greater than 0"),
+        ({"name": "ppo", "value": {"trace": 1.1}}, "value.trace", "less than or equal to 1"),
+        ({"name": "ppo", "value": {"trunk": "mine"}}, "value.trunk", "input should be 'shared' or 'frozen'"),
         ({"clipping": "none", "clip_low": 0.1}, "clip_low", "got 0.1; has no effect with clipping 'none'"),
         ({"clipping": "none", "clip_high": 0.1}, "clip_high", "got 0.1; has no effect with clipping 'none'"),
         ({"loss_length": 4}, "loss_length", "got 4; has no effect with loss_weight 'episode_mean'"),
@@ -140,6 +148,26 @@ def test_one_rollout_of_a_task_can_be_compared_with_the_batch() -> None:
     sections = {"model": {"path": "m"}, "batch": {"group_size": 1}}
     assert Job.model_validate({**sections, "algorithm": {"name": "reinforce_pp"}}).batch.group_size == 1
     assert "leaves nothing to compare" in _refused({"name": "rloo"}, batch={"group_size": 1}).message
+
+
+def test_with_a_critic_a_rollout_needs_no_other() -> None:
+    sections = {"model": {"path": "m"}, "batch": {"group_size": 1}}
+    assert Job.model_validate({**sections, "algorithm": {"name": "ppo"}}).batch.group_size == 1
+    alone = {"group_size": 1, "policy": "informative_groups"}
+    assert "'informative_groups' would wait for ever" in _refused({"name": "ppo"}, batch=alone).message
+
+
+def test_the_critic_comes_with_its_baseline_and_goes_with_it() -> None:
+    ours = AlgorithmConfig.model_validate({"name": "ppo", "value": {"clip": None, "trunk": "frozen"}})
+    assert ours.value == ValueConfig(clip=None, trunk="frozen")
+    stored = ours.model_dump(exclude_unset=True)
+    assert stored == {"name": "ppo", "value": {"clip": None, "trunk": "frozen"}}
+    assert AlgorithmConfig.model_validate(stored) == ours
+    assert AlgorithmConfig.model_validate({"name": "dapo", "baseline": "value", "advantage_scale": "none"}).value
+    assert AlgorithmConfig.model_validate({"name": "ppo", "baseline": "batch_mean"}).value is None
+    plain = AlgorithmConfig.model_validate({"name": "ppo"})
+    assert plain.model_dump(exclude_unset=True) == {"name": "ppo"}
+    assert AlgorithmConfig.model_validate({"name": "ppo", "value": None}) == plain
 
 
 def test_a_section_given_as_an_object_is_taken_as_it_is() -> None:

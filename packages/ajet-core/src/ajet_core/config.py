@@ -256,9 +256,14 @@ class Job(_Section):
                 "remove it or use 'informative_groups'",
             ),
             (
-                batch.group_size < 2 and self.algorithm.baseline != "batch_mean",
+                batch.group_size < 2 and self.algorithm.baseline not in {"batch_mean", "value"},
                 f"batch.group_size: {batch.group_size} leaves nothing to compare with, so every advantage would be 0; "
                 "use at least 2",
+            ),
+            (
+                batch.group_size < 2 and batch.policy == "informative_groups",
+                f"batch.policy: 'informative_groups' would wait for ever, since the rewards of a group of "
+                f"{batch.group_size} never differ; use 'groups' or 'episodes', or a larger group_size",
             ),
             (
                 batch.max_pool_episodes < pool_needed,

@@ -10,7 +10,9 @@
     loss_weight        episode_mean  fixed_length  fixed_length   episode_mean  token_mean  episode_mean  token_mean
     loss_length                      1024          1
 
-    kl, off_policy, overlong: none; entropy_coef: 0; old_logprobs: rollout (recomputed with off_policy)
+    ppo is grpo with baseline value and advantage_scale batch_std.
+    kl, off_policy, overlong: none; entropy_coef: 0; old_logprobs: rollout (recomputed with off_policy);
+    value: its defaults with baseline value, else none
 
 The parts meet in `ajet_server.train.losses.policy` (loss) and `ajet_server.samples` (advantages and weights).
 """
@@ -24,7 +26,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from ajet_core.config_section import Positive, Section
 
 AlgorithmName = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "ppo", "dapo", "gspo", "cispo"]
-Baseline = Literal["group_mean", "leave_one_out", "batch_mean"]
+RewardBaseline = Literal["group_mean", "leave_one_out", "batch_mean"]
+Baseline = Literal[RewardBaseline, "value"]
 AdvantageScale = Literal["std", "batch_std", "none"]
 LossWeight = Literal["episode_mean", "sequence_mean", "group_mean", "token_mean", "fixed_length"]
 KlEstimator = Literal["k1", "k2", "k3"]
@@ -47,7 +50,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "dr_grpo": _GRPO | _FIXED,
     "rloo": _GRPO | _FIXED | {"baseline": "leave_one_out", "loss_length": 1},
     "reinforce_pp": _GRPO | {"baseline": "batch_mean", "advantage_scale": "batch_std"},
-    "ppo": _GRPO,
+    "ppo": _GRPO | {"baseline": "value", "advantage_scale": "batch_std"},
     "dapo": _GRPO | {"clip_high": 0.28, "loss_weight": "token_mean"},
     "gspo": _GRPO | {"ratio_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
     "cispo": _GRPO | _CISPO,
@@ -68,8 +71,8 @@ class KlConfig(Section):
     """With r = reference / model: `k1` is -log r, `k2` is (log r)^2 / 2, `k3` is r - 1 - log r (J. Schulman 2020,
     http://joschu.net/blog/kl-approx.html)."""
     place: Literal["loss", "reward"] = "loss"
-    """`loss`: added to the loss, token by token (GRPO). `reward`: the sum over an episode's tokens is taken off its
-    reward, before there is an advantage (RLOO, REINFORCE++)."""
+    """`loss`: added to the loss, token by token (GRPO). `reward`: taken off the reward, before there is an advantage:
+    the sum over an episode's tokens (RLOO, REINFORCE++), and with baseline `value` token by token (PPO)."""
 
 
 class OffPolicyConfig(Section):
@@ -111,19 +114,42 @@ class OverlongConfig(Section):
         return self
 
 
+class ValueConfig(Section):
+    """The critic: a linear head on the model's last hidden states that learns what an episode will still earn.
+
+    Its advantages are generalized advantage estimates (arXiv 1506.02438) over the sampled tokens of an episode, in
+    order and across its calls. A call's reward stands at its last token, the episode's at the last of all.
+    """
+
+    coef: Annotated[float, Field(gt=0, le=10)] = 0.1
+    """Weight of the value loss beside the policy's."""
+    clip: Annotated[float, Field(gt=0)] | None = 0.2
+    """How far a value may move in one update before it has no gradient (PPO's code, arXiv 2005.12729), in units of the
+    reward. Matters with more than one optimizer step a batch. null is no bound."""
+    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Gamma: what a reward is worth one token earlier."""
+    trace: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """Lambda: 1 trusts rewards alone (no bias), 0 the next token's value alone (least variance)."""
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = 0.1
+    """Of the head, at its highest; it follows the optimizer's schedule. About what one step changes a value by, in
+    units of the reward, whatever the model's width."""
+    trunk: Literal["shared", "frozen"] = "shared"
+    """`shared`: the value loss trains the model too. `frozen`: the head alone."""
+
+
 class AlgorithmConfig(Section):
     """How rewards become a loss."""
 
     name: AlgorithmName = "grpo"
     """Presets the fields below: `grpo` (arXiv 2402.03300), `dr_grpo` (2503.20783), `rloo` (2402.14740), `reinforce_pp`
     (REINFORCE++, 2501.03262; its baseline variant is `baseline: group_mean`), `dapo` (2503.14476), `gspo` (2507.18071),
-    `cispo` (2506.13585). `ppo` needs a value model, which cannot be trained yet."""
+    `cispo` (2506.13585), `ppo` (1707.06347, with a critic)."""
     baseline: Baseline = _preset("baseline")
     """What a reward is compared with: `group_mean`, the mean of its group; `leave_one_out`, the mean of the others in
-    its group; `batch_mean`, the mean of the whole batch."""
+    its group; `batch_mean`, the mean of the whole batch; `value`, what a critic expected at each token (GAE)."""
     advantage_scale: AdvantageScale = _preset("advantage_scale")
     """`std` divides what is left by the standard deviation of the group's rewards; `batch_std` by that of the whole
-    batch; `none` does not."""
+    batch (with baseline `value` its tokens' mean is taken off first); `none` does not."""
     ratio_level: Literal["token", "sequence"] = _preset("ratio_level")
     """The ratio of each token, or the geometric mean over its call (GSPO)."""
     clipping: Literal["ratio", "weight", "none"] = _preset("clipping")
@@ -150,6 +176,8 @@ class AlgorithmConfig(Section):
     """Correction by importance weights. With it `old_logprobs` is `recomputed`."""
     overlong: OverlongConfig | None = None
     """A price on completions that are nearly too long."""
+    value: ValueConfig | None = None
+    """The critic. There with baseline `value` and only there."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -170,9 +198,6 @@ class AlgorithmConfig(Section):
         return self
 
     def _contradictions(self) -> Iterator[tuple[tuple[str, ...], object, str]]:
-        if self.name == "ppo":
-            others = ", ".join(name for name in _PRESETS if name != "ppo")
-            yield ("name",), "ppo", f"it needs a value model, which cannot be trained yet; use one of {others}"
         if self.clipping == "none":
             for name, bound in (("clip_low", self.clip_low), ("clip_high", self.clip_high)):
                 if bound is not None:
@@ -180,9 +205,12 @@ class AlgorithmConfig(Section):
         if self.loss_length is not None and self.loss_weight != "fixed_length":
             wanted = f"has no effect with loss_weight '{self.loss_weight}'; remove it or use 'fixed_length'"
             yield ("loss_length",), self.loss_length, wanted
-        if self.baseline == "batch_mean" and self.advantage_scale == "std":
-            wanted = "the group's deviation does not fit baseline 'batch_mean'; use 'batch_std' or 'none'"
+        if self.baseline in {"batch_mean", "value"} and self.advantage_scale == "std":
+            wanted = f"the group's deviation does not fit baseline '{self.baseline}'; use 'batch_std' or 'none'"
             yield ("advantage_scale",), "std", wanted
+        if self.value is not None and self.baseline != "value":
+            wanted = f"has no effect with baseline '{self.baseline}'; remove it or use 'value'"
+            yield ("value",), self.value.model_dump(exclude_unset=True), wanted
         if self.off_policy is not None and self.old_logprobs == "rollout":
             wanted = "off_policy has no effect when the ratio corrects for the engine already; use 'recomputed'"
             yield ("old_logprobs",), "rollout", wanted
@@ -203,6 +231,8 @@ def _defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         without_effect |= {"loss_length"}
     filled = {part: value for part, value in preset.items() if part not in without_effect}
     filled |= dict.fromkeys(without_effect)
+    if parts["baseline"] == "value":
+        filled["value"] = ValueConfig()
     return filled | ({"old_logprobs": "recomputed"} if "off_policy" in given else {})
 
 

@@ -65,7 +65,7 @@ class StepReport(_Model):
     ratio_q90: float = 1.0
     ratio_q99: float = 1.0
     policy_loss: float = 0.0
-    """The loss without the KL penalty and the entropy bonus."""
+    """The loss without the KL penalty, the entropy bonus and the value loss."""
     clip_fraction_low: float = 0.0
     clip_fraction_high: float = 0.0
     reference_kl: float = 0.0
@@ -75,6 +75,15 @@ class StepReport(_Model):
     importance_max: float = 1.0
     importance_cut: float = 0.0
     """Share of occurrences whose importance weight was truncated or masked."""
+    value_loss: float = 0.0
+    """Of the critic, before `algorithm.value.coef`; this and the three that follow are 0 without a critic."""
+    value_clip_fraction: float = 0.0
+    """Share of occurrences whose value had moved as far as it may."""
+    explained_variance: float = 0.0
+    """Of the returns, by the values before the update: 1 - var(return - value) / var(return). 1 is a perfect critic, 0
+    one that knows no more than the mean; 0 too where all returns are equal."""
+    return_mean: float = 0.0
+    """What the values should have been, mean over the sampled tokens."""
     entropy: float
     """Mean over the occurrences, nats."""
     learning_rate: float = 0.0
@@ -147,7 +156,7 @@ class UpdateProgress(_Event):
     type: Literal["update_progress"] = "update_progress"
     step: int
     stage: str
-    """`load`, `generate`, `merge`, `pack`, `update`, `checkpoint` or `sync`."""
+    """`load`, `generate`, `merge`, `pack`, `score`, `update`, `checkpoint` or `sync`."""
     done: int
     total: int
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ajet_core.config_algorithm import AdvantageScale, Baseline
+from ajet_core.config_algorithm import AdvantageScale, RewardBaseline
 from ajet_server.samples.advantage import episode_advantages, overlong_cost, process_advantages
 
 REWARDS, GROUPS = [0.0, 1.0, 0.5, 5.0, 7.0], ["a", "a", "a", "b", "b"]
 SPREAD = np.std([0.0, 1.0, 0.5])
-every_baseline = pytest.mark.parametrize("baseline", get_args(Baseline))
+every_baseline = pytest.mark.parametrize("baseline", get_args(RewardBaseline))
 every_scale = pytest.mark.parametrize("scale", get_args(AdvantageScale))
 batches = st.lists(st.tuples(st.floats(-100, 100), st.sampled_from("abc")), min_size=1, max_size=20)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ajet_core.errors import ConfigError, StorageError
 from ajet_server.train.checkpoint import (
@@ -14,6 +15,7 @@ from ajet_server.train.checkpoint import (
     FileEntry,
     Manifest,
     Settings,
+    _digest,
     check_settings,
     latest_checkpoint,
     prune,
@@ -169,6 +171,24 @@ def test_foreign_settings(tmp_path: Path, changes: dict[str, object], field: str
     with pytest.raises(ConfigError, match=field) as caught:
         check_settings(folder, read_manifest(folder), Settings(**(fields | changes)))  # pyright: ignore[reportArgumentType]
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("theirs", "said"), [(True, "has a value head"), (False, "has no value head")])
+def test_a_critic_comes_and_goes_with_its_checkpoint(tmp_path: Path, theirs: bool, said: str) -> None:
+    settings = replace(SETTINGS, value_head=theirs)
+    folder = write_checkpoint(tmp_path, 3, fill, lambda files: replace(manifest(3)(files), settings=settings))
+    check_settings(folder, read_manifest(folder), settings)
+    with pytest.raises(ConfigError, match=rf"algorithm\.name.*{said}") as caught:
+        check_settings(folder, read_manifest(folder), replace(SETTINGS, value_head=not theirs))
+    assert caught.value.field == "algorithm.name"
+
+
+def test_a_checkpoint_from_before_there_were_critics_has_none(tmp_path: Path) -> None:
+    file = write(tmp_path) / "manifest.json"
+    body = json.loads(file.read_text())["manifest"]
+    del body["settings"]["value_head"]
+    file.write_text(json.dumps({"manifest": body, "sha256": _digest(body)}))
+    assert read_manifest(file.parent).settings == SETTINGS
 
 
 def test_the_manifest_is_plain_json(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""Contract 7: the gradient of a merged batch is that of training each call alone."""
+"""Contract 7: the gradient of a merged batch is that of training each call alone, by each backend that a CPU has."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,18 @@ from trainer_reference import (
 from ajet_core.config import AlgorithmConfig, LoraConfig
 from ajet_merge import Call, merge
 from ajet_server.samples.merge import build_batch
+from ajet_server.train.attention import Backend
 from ajet_server.train.forward import PackTensors
 from ajet_server.train.lora import add_adapter
+from ajet_server.train.reference import with_old
 from ajet_server.train.step import accumulate
 from ajet_server.train.trainer import Trainer
 from ajet_server.worker.protocol import EpisodeRow
 
 TOLERANCE = {False: 1e-5, True: 1e-12}
+DOUBLE = pytest.mark.parametrize("double", [False, True], ids=["fp32", "fp64"])
+BACKENDS = pytest.mark.parametrize("backend", ["rectangles", "segments"])
+CPU = torch.device("cpu")
 
 
 @cache
@@ -63,19 +69,14 @@ def _compare(
     algorithm: AlgorithmConfig,
     budget: int,
     tolerance: float,
+    backend: Backend,
 ) -> int:
     trainer, reference = pair
     for model in pair:
         (model.model if isinstance(model, Trainer) else model).zero_grad(set_to_none=True)
     wanted = reference_backward(reference, calls, temperatures.tolist(), algorithm)
-    forest = merge(calls)
-    packs = forest.packs(budget)
-    calls_M = forest.occurrences.call
-    tensors = [
-        PackTensors.of(p, temperatures[calls_M[p.occ_index]], calls_M[p.occ_index], "segments", 16, torch.device("cpu"))
-        for p in packs
-    ]
-    stats = accumulate(trainer.plain, tensors, algorithm, quiet)
+    packs = _packs(calls, temperatures, budget, backend)
+    stats = accumulate(trainer.plain, packs, algorithm, quiet)
     assert relative_error(gradients(trainer.model), gradients(reference)) < tolerance
     slack = max(tolerance, 1e-10)
     found = {
@@ -90,15 +91,27 @@ def _compare(
     return len(packs)
 
 
-@pytest.mark.parametrize("double", [False, True], ids=["fp32", "fp64"])
+def _packs(
+    calls: Sequence[Call], temperatures: np.ndarray[Any, Any], budget: int, backend: Backend
+) -> list[PackTensors]:
+    forest = merge(calls)
+    calls_M = forest.occurrences.call
+    packs = [(pack, calls_M[pack.occ_index]) for pack in forest.packs(budget) if pack.occ_index.size]
+    return [PackTensors.of(pack, temperatures[call_M], call_M, backend, 3, CPU) for pack, call_M in packs]
+
+
+@BACKENDS
+@DOUBLE
 @pytest.mark.parametrize("method", ["lora", "full"])
 @pytest.mark.parametrize("loss_weight", ["episode_mean", "token_mean"])
 @pytest.mark.parametrize("budget", [34, 4096], ids=["many packs", "one pack"])
-def test_mixed_batch(model_folder: Path, method: str, double: bool, loss_weight: Any, budget: int) -> None:
+def test_mixed_batch(
+    model_folder: Path, method: str, double: bool, loss_weight: Any, budget: int, backend: Backend
+) -> None:
     algorithm = AlgorithmConfig(loss_weight=loss_weight)
     batch = build_batch(mixed_batch(), algorithm, VOCAB)
     pair = _pair(model_folder, method, double)
-    packs = _compare(pair, batch.calls, batch.temperatures, algorithm, budget, TOLERANCE[double])
+    packs = _compare(pair, batch.calls, batch.temperatures, algorithm, budget, TOLERANCE[double], backend)
     assert (packs > 4) == (budget == 34)
 
 
@@ -147,13 +160,14 @@ def _named_cases() -> dict[str, list[EpisodeRow]]:
     return {name: rows.episodes for name, rows in cases.items()}
 
 
+@BACKENDS
 @pytest.mark.parametrize(
     ("name", "episodes"), _named_cases().items(), ids=lambda value: str(value) * isinstance(value, str)
 )
-def test_named_case(model_folder: Path, name: str, episodes: list[EpisodeRow]) -> None:
+def test_named_case(model_folder: Path, name: str, episodes: list[EpisodeRow], backend: Backend) -> None:
     algorithm = AlgorithmConfig()
     batch = build_batch(episodes, algorithm, VOCAB)
-    _compare(_pair(model_folder, "lora", True), batch.calls, batch.temperatures, algorithm, 4096, 1e-12)
+    _compare(_pair(model_folder, "lora", True), batch.calls, batch.temperatures, algorithm, 4096, 1e-12, backend)
 
 
 _ids = st.lists(st.integers(0, 2), min_size=1, max_size=6)  # few different ids, so that much is shared
@@ -178,9 +192,12 @@ def _batches(draw: st.DrawFn) -> tuple[list[Call], np.ndarray[Any, Any], int]:
     return calls, temperatures, draw(st.sampled_from([12, 16, 4096]))
 
 
+@BACKENDS
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(_batches())
-def test_generated_batch(model_folder: Path, batch: tuple[list[Call], np.ndarray[Any, Any], int]) -> None:
+@given(batch=_batches())
+def test_generated_batch(
+    model_folder: Path, backend: Backend, batch: tuple[list[Call], np.ndarray[Any, Any], int]
+) -> None:
     calls, temperatures, budget = batch
     if not any(call.trained.any() for call in calls):
         return
@@ -190,14 +207,7 @@ def test_generated_batch(model_folder: Path, batch: tuple[list[Call], np.ndarray
     algorithm = AlgorithmConfig()
     kept = [(call, float(t)) for call, t in zip(calls, temperatures, strict=True) if call.trained.any()]
     _masked_reference(reference, kept, algorithm)
-    forest = merge(calls)
-    calls_M = forest.occurrences.call
-    tensors = [
-        PackTensors.of(p, temperatures[calls_M[p.occ_index]], calls_M[p.occ_index], "segments", 3, torch.device("cpu"))
-        for p in forest.packs(budget)
-        if p.occ_index.size
-    ]
-    accumulate(trainer.plain, tensors, algorithm, quiet)
+    accumulate(trainer.plain, _packs(calls, temperatures, budget, backend), algorithm, quiet)
     assert relative_error(gradients(trainer.model), gradients(reference)) < 1e-12
 
 
@@ -208,3 +218,21 @@ def _masked_reference(model: nn.Module, calls: list[tuple[Call, float]], algorit
         for c, _ in calls
     ]
     reference_backward(model, plain, [temperature for _, temperature in calls], algorithm)
+
+
+@BACKENDS
+@DOUBLE
+@pytest.mark.parametrize("budget", [34, 4096], ids=["many packs", "one pack"])
+def test_the_ratio_is_exactly_one_when_old_and_new_are_computed_in_the_same_layout(
+    model_folder: Path, double: bool, budget: int, backend: Backend
+) -> None:
+    algorithm = AlgorithmConfig(old_logprobs="recomputed")
+    trainer, _ = _pair(model_folder, "full", double)
+    trainer.model.zero_grad(set_to_none=True)
+    batch = build_batch(mixed_batch(), algorithm, VOCAB)
+    packs = with_old(trainer.plain, _packs(batch.calls, batch.temperatures, budget, backend))
+    stats = accumulate(trainer.plain, packs, algorithm, quiet)
+    assert float(stats.ratio.lowest) == float(stats.ratio.highest) == 1
+    assert int(stats.clipped_low + stats.clipped_high) == 0
+    moved = [replace(pack, old_M=pack.old_M - 1e-6) for pack in packs if pack.old_M is not None]
+    assert float(accumulate(trainer.plain, moved, algorithm, quiet).ratio.highest) > 1

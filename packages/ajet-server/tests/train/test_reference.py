@@ -9,7 +9,8 @@ from trainer_reference import VOCAB, micro_job, mixed_batch, quiet
 
 from ajet_server.samples.merge import build_batch
 from ajet_server.train.minibatch import mini_batches
-from ajet_server.train.reference import kl_of_calls, with_old, with_reference
+from ajet_server.train.reference import token_kl, with_old
+from ajet_server.train.scoring import Models, scored
 from ajet_server.train.trainer import Trainer
 
 METHODS = pytest.mark.parametrize("method", ["lora", "full"])
@@ -43,8 +44,9 @@ def test_a_penalty_in_the_reward_changes_the_advantages(model_folder: Path) -> N
     trainer = Trainer.load(job)
     batch = build_batch(mixed_batch(), job.algorithm, VOCAB)
     (mini,) = mini_batches(batch, job, "segments", "forest", torch.device("cpu"))
-    packs = with_reference(trainer.model, with_old(trainer.plain, mini.packs))
-    changed = kl_of_calls(batch, packs, job.algorithm)
+    models = Models(trainer.plain, trainer.model, None, None)
+    ready = scored(batch, [mini], job, models, quiet)
+    changed, packs = ready.batch, with_old(trainer.plain, ready.packs)
     cost_N = np.zeros(len(batch.calls))
     for pack in packs:
         assert pack.old_M is not None
@@ -56,11 +58,15 @@ def test_a_penalty_in_the_reward_changes_the_advantages(model_folder: Path) -> N
     others = [rewards[[j for j in members if j != i]].mean() for i in members]
     assert changed.advantages[members] == pytest.approx(rewards[members] - others, rel=1e-4)
     assert not np.allclose(changed.advantages, batch.advantages)
+    for pack in packs:
+        wanted = [float(changed.calls[call].advantage[0]) for call in pack.call_M.tolist()]
+        assert pack.advantage_M.tolist() == wanted
 
 
 def test_a_pack_without_a_reference_is_refused(model_folder: Path) -> None:
     job = micro_job(model_folder, algorithm={"name": "rloo", "kl": {"estimator": "k1", "place": "reward"}})
     batch = build_batch(mixed_batch(), job.algorithm, VOCAB)
     (mini,) = mini_batches(batch, job, "segments", "forest", torch.device("cpu"))
+    assert job.algorithm.kl is not None
     with pytest.raises(ValueError, match="no reference_M"):
-        kl_of_calls(batch, mini.packs, job.algorithm)
+        token_kl(batch, mini.packs, job.algorithm.kl)

@@ -1,6 +1,7 @@
 """The learning rate: warm-up, decays, and where it goes on after a restart."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -34,15 +35,17 @@ def test_a_cosine_falls_by_half_in_the_middle() -> None:
 
 
 def test_the_steps_that_count_are_the_optimizers_own() -> None:
-    weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.AdamW([weight], lr=9.0)
+    weight, head = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
+    groups: list[dict[str, Any]] = [{"params": [weight], "peak": 0.1}, {"params": [head], "peak": 4.0}]
+    optimizer = torch.optim.AdamW(groups)
     config = OptimizerConfig(warmup_steps=4)
     rates: list[float] = []
     for _ in range(2):
-        rates.append(set_rate(optimizer, 0.1, config))
+        rates.append(set_rate(optimizer, config))
+        assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([rates[-1], 40 * rates[-1]])
         weight.grad = torch.ones(1)
         optimizer.step()
     assert rates == pytest.approx([0.025, 0.05])
-    again = torch.optim.AdamW([weight], lr=9.0)
+    again = torch.optim.AdamW(groups)
     again.load_state_dict(optimizer.state_dict())
-    assert set_rate(again, 0.1, config) == again.param_groups[0]["lr"] == pytest.approx(0.075)
+    assert set_rate(again, config) == again.param_groups[0]["lr"] == pytest.approx(0.075)

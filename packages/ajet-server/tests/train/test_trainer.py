@@ -286,7 +286,7 @@ def test_damage_to_any_file_is_found_before_loading(
     trainer = Trainer.load(job)
     folder = trainer.save(tmp_path, trainer.update("b", 1, mixed_batch(), quiet))
     assert latest_checkpoint(tmp_path) == folder
-    monkeypatch.setattr("ajet_server.train.trainer.load_causal_lm", _must_not_load)
+    monkeypatch.setattr("ajet_server.train.loading.load_causal_lm", _must_not_load)
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) >= 6
     for file in files:

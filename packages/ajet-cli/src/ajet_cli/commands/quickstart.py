@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import get_args
 
 import click
 from rich.console import Console
@@ -31,14 +32,20 @@ _SERVER_ENDS_S = 30.0
     "--out", default=Path("quickstart-output"), show_default=True, type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the run's own folder.",
 )  # fmt: skip
+@click.option(
+    "--sharing", type=click.Choice(get_args(setup.Sharing)), default="auto", show_default=True,
+    help="trainer.sharing of the job: `calls` computes every call alone, to compare with.",
+)  # fmt: skip
 @json_option
-def quickstart(model: Path | None, *, tiny: bool, updates: int, seed: int, out: Path, as_json: bool) -> None:
+def quickstart(
+    model: Path | None, *, tiny: bool, updates: int, seed: int, out: Path, sharing: setup.Sharing, as_json: bool
+) -> None:
     """Train a small language model on this machine, through HTTP, and watch it learn."""
     if tiny and model:
         raise click.UsageError("--tiny makes its own model; leave --model out")
     console = Console(stderr=as_json)
     started = time.monotonic()
-    plan = setup.prepare(out, model, tiny=tiny, updates=updates, seed=seed, log=console.print)
+    plan = setup.prepare(out, model, tiny=tiny, updates=updates, seed=seed, sharing=sharing, log=console.print)
     console.print(f"model {plan.model}\nrun   {plan.folder}", soft_wrap=True, highlight=False)
     progress = Progress()
     console.print("starting the server (the model is loaded twice: engine and trainer)")

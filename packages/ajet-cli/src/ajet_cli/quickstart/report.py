@@ -40,6 +40,7 @@ def summary(progress: Progress, plan: Plan, adapter: Path, seconds: float) -> di
         "plot": str(plan.folder / "reward.png"),
         "model": str(plan.model),
         "seed": plan.seed,
+        "sharing": plan.sharing,
         "stages": [
             {"rollout": update.rollout_s, **update.report.seconds, "sync": update.sync_s} for update in progress.updates
         ],

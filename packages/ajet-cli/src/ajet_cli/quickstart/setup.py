@@ -9,13 +9,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 
 from ajet_cli.quickstart.agents import GROUP_SIZE, GROUPS
 from ajet_cli.spawn import SpawnedServer, spawn_server
 from ajet_core.errors import ConfigError, EngineFailedError
+
+Sharing = Literal["auto", "forest", "rows", "calls"]
+"""How much calls share in an update: the job's `trainer.sharing`."""
 
 _END_TIMEOUT_S = 30.0
 
@@ -34,6 +37,7 @@ class Plan:
     agent: str
     updates: int
     seed: int
+    sharing: Sharing
 
     @property
     def data_dir(self) -> Path:
@@ -41,7 +45,16 @@ class Plan:
         return self.folder / "server"
 
 
-def prepare(out: Path, model: Path | None, *, tiny: bool, updates: int, seed: int, log: Callable[[str], None]) -> Plan:
+def prepare(
+    out: Path,
+    model: Path | None,
+    *,
+    tiny: bool,
+    updates: int,
+    seed: int,
+    sharing: Sharing,
+    log: Callable[[str], None],
+) -> Plan:
     """Finds or makes the model and writes the job.
 
     Raises:
@@ -64,7 +77,7 @@ def prepare(out: Path, model: Path | None, *, tiny: bool, updates: int, seed: in
         model = make_micro_model(folder / "micro-model", seed)
     elif model is None:
         model = smollm_folder(Path(platformdirs.user_cache_dir("ajet")), log)
-    plan = Plan(folder.resolve(), model.resolve(), "digits" if tiny else "calculator", updates, seed)
+    plan = Plan(folder.resolve(), model.resolve(), "digits" if tiny else "calculator", updates, seed, sharing)
     _write_job(plan, tiny=tiny)
     return plan
 
@@ -81,6 +94,7 @@ def _write_job(plan: Plan, *, tiny: bool) -> None:
         "batch": {"policy": "groups", "size": GROUPS, "group_size": GROUP_SIZE},
         "engine": {"max_batch_size": GROUPS * GROUP_SIZE},
         "limits": {"max_completion_tokens": 64},
+        "trainer": {"sharing": plan.sharing},
     }
     (plan.folder / "job.yaml").write_text(yaml.safe_dump(job, sort_keys=False), "utf-8")
 

@@ -100,6 +100,10 @@ def _of_step(report: StepReport) -> list[tuple[str, str, float]]:
         ("update_reference_kl", "KL to the reference model, nats", report.reference_kl),
         ("update_ratio_q99", "The ratio that 99% of the occurrences are at most", report.ratio_q99),
         ("update_importance_cut", "Share of importance weights that were bounded", report.importance_cut),
+        ("update_value_loss", "Loss of the critic", report.value_loss),
+        ("update_value_clip_fraction", "Share of clipped values", report.value_clip_fraction),
+        ("update_explained_variance", "Share of the returns' variance the critic knew", report.explained_variance),
+        ("update_return_mean", "Mean return of a token", report.return_mean),
         ("update_learning_rate", "Learning rate of the last optimizer step", report.learning_rate),
         ("update_completion_tokens_mean", "Sampled tokens of a call", report.completion_tokens_mean),
     ]

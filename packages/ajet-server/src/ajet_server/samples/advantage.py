@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ajet_core.config_algorithm import AdvantageScale, Baseline
+from ajet_core.config_algorithm import AdvantageScale, RewardBaseline
 
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
@@ -18,7 +18,7 @@ EQUAL_REWARDS = 1e-6
 def episode_advantages(
     rewards: Sequence[float] | Float64s,
     groups: Sequence[str],
-    baseline: Baseline = "group_mean",
+    baseline: RewardBaseline = "group_mean",
     scale: AdvantageScale = "std",
 ) -> Float32s:
     """One number for each episode, however many calls or tokens it has: `(R_i - baseline) / scale`.
@@ -61,7 +61,7 @@ def process_advantages(
     rewards_N: Float64s,
     episode_N: Int64s,
     groups: Sequence[str],
-    baseline: Baseline = "group_mean",
+    baseline: RewardBaseline = "group_mean",
     scale: AdvantageScale = "std",
 ) -> Float32s:
     """One number for each call, from a reward for each call: the sum of its own and all later ones of its episode.
@@ -86,6 +86,11 @@ def process_advantages(
         calls = np.flatnonzero(episode_N == episode)
         summed_N[calls] = single_N[calls][::-1].cumsum()[::-1]
     return summed_N.astype(np.float32)
+
+
+def whitened(values_K: Float64s) -> Float64s:
+    """Less their mean, divided by their standard deviation; exactly 0 where all are equal. Returns f64[K]."""
+    return _centred(values_K) / _deviation(values_K)
 
 
 def overlong_cost(lengths_E: npt.NDArray[np.int64], max_tokens: int, buffer: int) -> Float64s:
@@ -118,13 +123,14 @@ def _by_group(values_E: Float64s, group_E: Int64s, function: Callable[[Float64s]
 
 
 def _centred(rewards_G: Float64s) -> Float64s:
-    return np.zeros_like(rewards_G) if _equal(rewards_G) else rewards_G - rewards_G.mean()
+    return np.zeros_like(rewards_G) if all_equal(rewards_G) else rewards_G - rewards_G.mean()
 
 
 def _deviation(values_G: Float64s) -> float:
     """1 where all are equal: what it divides is 0 then."""
-    return 1.0 if _equal(values_G) else float(values_G.std())
+    return 1.0 if all_equal(values_G) else float(values_G.std())
 
 
-def _equal(values_G: Float64s) -> bool:
+def all_equal(values_G: Float64s) -> bool:
+    """Whether they spread by no more than `EQUAL_REWARDS`."""
     return values_G.size == 0 or bool(np.ptp(values_G) <= EQUAL_REWARDS)

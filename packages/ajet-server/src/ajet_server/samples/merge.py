@@ -33,6 +33,8 @@ class Batch:
         advantages: f32[E]; where calls have their own, the mean of the episode's.
         group_names: the group of each episode.
         groups: number of different groups.
+
+    With baseline `value` all advantages are 0 until `samples.credit.with_critic` has made them.
     """
 
     calls: list[Call]
@@ -44,6 +46,20 @@ class Batch:
     advantages: npt.NDArray[np.float32]
     group_names: list[str]
     groups: int
+
+    @property
+    def token_calls(self) -> npt.NDArray[np.int64]:
+        """i64[S]: the call of each sampled token, when the completions of all calls are laid end to end."""
+        return np.repeat(np.arange(len(self.calls)), self._sizes())
+
+    @property
+    def token_starts(self) -> npt.NDArray[np.int64]:
+        """i64[N]: where each call's completion begins among these."""
+        sizes_N = self._sizes()
+        return np.cumsum(sizes_N) - sizes_N
+
+    def _sizes(self) -> npt.NDArray[np.int64]:
+        return np.array([call.completion_ids.size for call in self.calls], np.int64)
 
 
 def build_batch(episodes: Sequence[EpisodeRow], algorithm: AlgorithmConfig, vocab_size: int) -> Batch:
@@ -111,6 +127,8 @@ def _advantages(
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     """(f32[E], f32[N]): of episodes and of their calls."""
     baseline, scale = algorithm.baseline, algorithm.advantage_scale
+    if baseline == "value":
+        return np.zeros(len(groups), np.float32), np.zeros(episode_N.size, np.float32)
     if call_rewards is None:
         advantages_E = episode_advantages(rewards_E, groups, baseline, scale)
         return advantages_E, advantages_E[episode_N]
@@ -151,6 +169,11 @@ def _refuse_unused(rows: list[CallRow], algorithm: AlgorithmConfig) -> None:
     """Where advantages are given, nothing is made of rewards."""
     for row in rows:
         _check(row.reward is None, row, "reward", "has no effect beside an advantage; give one of them")
+    if algorithm.baseline == "value":
+        raise RequestError(
+            "advantages are given, so the critic of algorithm.baseline 'value' has no effect; give rewards",
+            field="advantage",
+        )
     if algorithm.kl is not None and algorithm.kl.place == "reward":
         raise RequestError("advantages are given, so algorithm.kl in place 'reward' has no effect", field="advantage")
     if algorithm.overlong is not None:

@@ -3,6 +3,7 @@
     step-000003/
         manifest.json         step, batch, settings that must match, report; size and SHA-256 of every other file
         adapter/  or  model/  plain peft or transformers folder
+        value.safetensors     the critic's head, where there is one
         optimizer.safetensors, optimizer.json, rng.safetensors
 
 A checkpoint is written into a hidden sibling, flushed to the disk and renamed, so no crash leaves half of one under its
@@ -21,7 +22,9 @@ from typing import Any
 
 import msgspec
 
+from ajet_core.config import Job
 from ajet_core.errors import ConfigError, StorageError
+from ajet_core.events import StepReport
 
 FORMAT = 1
 """Version of the folder's layout."""
@@ -44,6 +47,14 @@ class Settings(msgspec.Struct, frozen=True):
     model_path: str
     method: str
     lora: dict[str, Any] | None
+    value_head: bool = False
+    """Whether there is a critic."""
+
+    @classmethod
+    def of(cls, job: Job) -> "Settings":
+        """Those of a job."""
+        lora = None if job.adapter is None else job.adapter.model_dump(mode="json")
+        return cls(job.model.path, job.method, lora, job.algorithm.value is not None)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -60,6 +71,20 @@ class Manifest(msgspec.Struct, frozen=True):
     """The `StepReport` of the step."""
     files: dict[str, FileEntry]
     """By path inside the folder, with `/`."""
+
+    @classmethod
+    def of(cls, job: Job, report: StepReport, files: dict[str, FileEntry]) -> "Manifest":
+        """That of a step's checkpoint."""
+        return cls(
+            format=FORMAT,
+            step=report.step,
+            batch_id=report.batch_id,
+            weight_version=report.weight_version,
+            job_sha256=hashlib.sha256(job.model_dump_json().encode()).hexdigest(),
+            settings=Settings.of(job),
+            report=report.model_dump(mode="json"),
+            files=files,
+        )
 
 
 def checkpoint_name(step: int) -> str:
@@ -142,6 +167,13 @@ def check_settings(folder: Path, manifest: Manifest, wanted: Settings) -> None:
                 "use that value, or another data folder",
                 field=job_field,
             )
+    if manifest.settings.value_head != wanted.value_head:
+        held, why = ("a", "would drop it") if manifest.settings.value_head else ("no", "needs one")
+        raise ConfigError(
+            f"algorithm.name: the job's baseline {why}, but the checkpoint {folder} has {held} value head (critic); "
+            "use an algorithm like the one it was made with, or another data folder",
+            field="algorithm.name",
+        )
 
 
 def latest_checkpoint(directory: Path) -> Path | None:

@@ -15,7 +15,8 @@ import torch
 from ajet_core.errors import StorageError
 from ajet_core.events import StepReport
 from ajet_merge import Call, MergeError, write_calls
-from ajet_server.train.forward import PackTensors, occurrence_logprobs
+from ajet_server.train.forward import PackTensors, hidden_logprobs, hidden_states
+from ajet_server.train.value import ValueHead
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,26 +27,33 @@ _NAMED = 8
 
 @torch.no_grad()
 def culprit(
-    plain: "PreTrainedModel", packs: Sequence[PackTensors], calls: Sequence[Call], autocast: torch.dtype | None
+    plain: "PreTrainedModel",
+    packs: Sequence[PackTensors],
+    calls: Sequence[Call],
+    autocast: torch.dtype | None,
+    head: ValueHead | None = None,
 ) -> str:
-    """One sentence on what was not finite: log-probabilities or ratios of calls, else the gradient alone.
+    """One sentence on what was not finite: log-probabilities, ratios or values of calls, else the gradient alone.
 
     Args:
         plain: the causal language model, with the weights that the step was computed with.
         packs: of the mini-batch; `call_M` counts `calls`.
         calls: of the batch.
         autocast: number format of the matrix products when it is not that of the weights.
+        head: the critic's, if there is one.
     """
-    logprobs, ratios = set[int](), set[int]()
+    logprobs, ratios, values = set[int](), set[int](), set[int]()
     for pack in packs:
-        logprobs_M, _ = occurrence_logprobs(plain, pack, autocast)
+        hidden_TD = hidden_states(plain, pack, autocast)
+        logprobs_M, _ = hidden_logprobs(plain, hidden_TD, pack, autocast)
         logprobs.update(pack.call_M[~torch.isfinite(logprobs_M)].tolist())
         ratio_M = (logprobs_M - (pack.rollout_M if pack.old_M is None else pack.old_M)).exp()
         ratios.update(pack.call_M[pack.exact_M & ~torch.isfinite(ratio_M)].tolist())
-    if logprobs:
-        return f"the log-probabilities of {_named(logprobs, calls)} are not finite"
-    if ratios:
-        return f"the ratios of {_named(ratios, calls)} are not finite"
+        if head is not None:
+            values.update(pack.call_M[~torch.isfinite(head(hidden_TD, pack.head))].tolist())
+    for what, found in (("log-probabilities", logprobs), ("ratios", ratios), ("values", values)):
+        if found:
+            return f"the {what} of {_named(found, calls)} are not finite"
     return "log-probabilities and ratios are finite, but the loss or the gradient is not"
 
 

@@ -90,4 +90,6 @@ def _tensors(
     device: torch.device,
 ) -> PackTensors:
     call_M = call_indices[forest.occurrences.call[pack.occ_index]].astype(np.int32)
-    return PackTensors.of(pack, batch.temperatures[call_M], call_M, attention, job.trainer.logprob_chunk, device)
+    token_M = batch.token_starts[call_M] + forest.occurrences.t[pack.occ_index]
+    chunk, temperature_M = job.trainer.logprob_chunk, batch.temperatures[call_M]
+    return PackTensors.of(pack, temperature_M, call_M, attention, chunk, device, token_M)

@@ -2,28 +2,50 @@
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from ajet_core.config_algorithm import Baseline
 from ajet_merge import Call
 from ajet_server.samples.merge import Batch
+from ajet_server.train.minibatch import MiniBatch
 from ajet_server.train.step import StepFigures
 
 _log = logging.getLogger(__name__)
 
+_NOTHING = {
+    "value": ("the policy learns nothing", "no token did better than another by the critic"),
+    "others": ("nothing is learned", "the rewards of their group are equal"),
+}
 
-def warn_if_nothing_is_learned(batch_id: str, batch: Batch) -> None:
+
+def warn_if_nothing_is_learned(batch_id: str, batch: Batch, baseline: Baseline) -> None:
     """Says in the log that every advantage is 0, which looks like training and is none."""
     if not any(call.completion_ids.size and call.advantage.any() for call in batch.calls):
+        what, why = _NOTHING["value" if baseline == "value" else "others"]
         _log.warning(
-            "batch %s: nothing is learned from it. %d of its %d episodes have advantage 0, because the rewards of "
-            "their group are equal; the others, if any, sampled no token",
+            "batch %s: %s from it. %d of its %d episodes have advantage 0, because %s; the others, if any, sampled no "
+            "token",
             batch_id,
+            what,
             int((batch.advantages == 0).sum()),
             batch.advantages.size,
+            why,
         )
+
+
+def merge_figures(minis: Sequence[MiniBatch]) -> dict[str, Any]:
+    """What merging and packing made of the calls."""
+    return {
+        "calls": sum(mini.stats.calls for mini in minis),
+        "tokens_unmerged": sum(mini.stats.tokens_unmerged for mini in minis),
+        "tokens_linear": sum(mini.stats.tokens_linear for mini in minis),
+        "tokens_forest": sum(mini.tokens for mini in minis),
+        "packs": sum(len(mini.packs) for mini in minis),
+    }
 
 
 def length_figures(calls: list[Call]) -> dict[str, Any]:

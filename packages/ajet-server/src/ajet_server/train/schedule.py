@@ -26,13 +26,15 @@ def rate_factor(step: int, config: OptimizerConfig) -> float:
     return config.rate_floor + (1 - config.rate_floor) * left
 
 
-def set_rate(optimizer: torch.optim.Optimizer, peak: float, config: OptimizerConfig) -> float:
-    """Sets the learning rate of the step that comes next, and returns it.
+def set_rate(optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> float:
+    """Sets the learning rates of the step that comes next, and returns that of the first group of parameters.
+
+    Each group's is a part of its `peak` (`train.step.make_optimizer`).
 
     The count of steps is the optimizer's own, which checkpoints hold: a continued run goes on where it was.
     """
     taken = max((int(state["step"]) for state in optimizer.state.values()), default=0)
-    rate = peak * rate_factor(taken, config)
+    factor = rate_factor(taken, config)
     for group in optimizer.param_groups:
-        group["lr"] = rate
-    return rate
+        group["lr"] = group["peak"] * factor
+    return optimizer.param_groups[0]["lr"]

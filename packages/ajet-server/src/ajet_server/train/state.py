@@ -1,4 +1,4 @@
-"""A trainer's tensors to files and back: weights or adapter, optimizer, random numbers. Nothing is pickled."""
+"""A trainer's tensors to files and back: weights or adapter, critic, optimizer, random numbers. Nothing is pickled."""
 
 import json
 import shutil
@@ -13,6 +13,7 @@ from ajet_core.errors import StorageError
 
 ADAPTER = "adapter"
 MODEL = "model"
+_VALUE = "value.safetensors"
 _OPTIMIZER_TENSORS = "optimizer.safetensors"
 _OPTIMIZER_NUMBERS = "optimizer.json"
 _RNG = "rng.safetensors"
@@ -75,6 +76,23 @@ def load_model(model: torch.nn.Module, folder: Path) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(saved[name])
+
+
+def save_value(head: torch.nn.Module, folder: Path) -> None:
+    """Writes the critic's head."""
+    save_file(head.state_dict(), folder / _VALUE)
+
+
+def load_value(head: torch.nn.Module, folder: Path) -> None:
+    """Restores what `save_value` wrote.
+
+    Raises:
+        StorageError: it is not the head of this model.
+    """
+    saved, wanted = load_file(folder / _VALUE), head.state_dict()
+    if {name: tensor.shape for name, tensor in saved.items()} != {n: t.shape for n, t in wanted.items()}:
+        raise StorageError(f"{folder / _VALUE} does not hold the value head of this model")
+    head.load_state_dict(saved)
 
 
 def save_optimizer(optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter], folder: Path) -> None:

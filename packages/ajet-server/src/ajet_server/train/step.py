@@ -1,15 +1,18 @@
 """One optimizer step over all packs of a mini-batch."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from ajet_core.config import AlgorithmConfig, OptimizerConfig
-from ajet_server.train.forward import PackTensors, occurrence_logprobs
+from ajet_core.config_algorithm import ValueConfig
+from ajet_server.train.forward import PackTensors, hidden_logprobs, hidden_states
 from ajet_server.train.losses.policy import LossInputs, policy_loss
 from ajet_server.train.losses.stats import LossStats, no_stats
+from ajet_server.train.losses.value import value_loss
+from ajet_server.train.value import ValueHead
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -24,7 +27,7 @@ class StepFigures:
 
     Attributes:
         loss: over the global batch, the mean of the steps.
-        policy_loss: its part without the KL penalty and the entropy bonus.
+        policy_loss: its part without the KL penalty, the entropy bonus and the value loss.
         grad_norm: before clipping; the largest of the steps.
         clip_fraction: share of occurrences that were clipped.
         clip_fraction_low: those from below.
@@ -42,6 +45,8 @@ class StepFigures:
         importance_mean: mean importance weight before its bounds; 1 without `off_policy`.
         importance_max: the largest.
         importance_cut: share of occurrences whose weight was bounded.
+        value_loss: of the critic, before its coefficient, the mean of the steps; 0 without a critic.
+        value_clip_fraction: share of occurrences whose value had moved as far as it may.
         entropy: mean over the occurrences, nats.
         optimizer_steps: steps that were taken.
         skipped: True when a loss or a gradient was not finite; that step changed nothing.
@@ -66,18 +71,34 @@ class StepFigures:
     importance_mean: float
     importance_max: float
     importance_cut: float
+    value_loss: float
+    value_clip_fraction: float
     entropy: float
     optimizer_steps: int
     skipped: bool
 
 
 def make_optimizer(
-    parameters: Iterable[torch.nn.Parameter], config: OptimizerConfig, learning_rate: float
+    parameters: Iterable[torch.nn.Parameter],
+    config: OptimizerConfig,
+    learning_rate: float,
+    head: ValueHead | None = None,
+    head_rate: float = 0.0,
 ) -> torch.optim.AdamW:
-    """Returns AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101), all parameters in one fused pass."""
+    """Returns AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101), all parameters in one fused pass.
+
+    Args:
+        parameters: of the model.
+        config: betas, eps and weight decay.
+        learning_rate: of the model, at its highest. Each group keeps its own as `peak`, which `set_rate` reads.
+        head: the critic's, in a group of its own. Nothing decays it: the mean of the returns is no complexity.
+        head_rate: its learning rate, at its highest.
+    """
+    groups: list[dict[str, object]] = [{"params": list(parameters), "lr": learning_rate, "peak": learning_rate}]
+    if head is not None:
+        groups.append({"params": list(head.parameters()), "lr": head_rate, "peak": head_rate, "weight_decay": 0.0})
     return torch.optim.AdamW(
-        parameters,
-        lr=learning_rate,
+        groups,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
         weight_decay=config.weight_decay,
@@ -91,6 +112,7 @@ def accumulate(
     algorithm: AlgorithmConfig,
     progress: Progress,
     autocast: torch.dtype | None = None,
+    head: ValueHead | None = None,
 ) -> LossStats:
     """Adds the gradient of the whole mini-batch to the parameters' `.grad`, pack by pack.
 
@@ -102,20 +124,26 @@ def accumulate(
         algorithm: which loss.
         progress: told as packs are done.
         autocast: number format of the matrix products when it is not that of the weights.
+        head: the critic's; with baseline `value`.
     """
     device = next(model.parameters()).device
     stats = no_stats(device)
     progress("update", 0, len(packs))
     for done, pack in enumerate(packs, start=1):
-        stats = stats + _one_pack(model, pack, algorithm, autocast)
+        stats = stats + _one_pack(model, pack, algorithm, autocast, head)
         progress("update", done, len(packs))
     return stats
 
 
 def _one_pack(
-    model: "PreTrainedModel", pack: PackTensors, algorithm: AlgorithmConfig, autocast: torch.dtype | None
+    model: "PreTrainedModel",
+    pack: PackTensors,
+    algorithm: AlgorithmConfig,
+    autocast: torch.dtype | None,
+    head: ValueHead | None,
 ) -> LossStats:
-    logprobs_M, entropy_M = occurrence_logprobs(model, pack, autocast, algorithm.entropy_coef > 0)
+    hidden_TD = hidden_states(model, pack, autocast)
+    logprobs_M, entropy_M = hidden_logprobs(model, hidden_TD, pack, autocast, algorithm.entropy_coef > 0)
     inputs = LossInputs(
         logprobs_M=logprobs_M,
         rollout_M=pack.rollout_M,
@@ -128,8 +156,21 @@ def _one_pack(
         reference_M=pack.reference_M,
     )
     loss, stats = policy_loss(inputs, algorithm)
+    if head is not None and algorithm.value is not None:
+        value, clipped_M = _value_loss(head, hidden_TD, pack, algorithm.value)
+        loss = loss + algorithm.value.coef * value
+        stats = replace(stats, loss=loss.detach(), value_loss=value.detach(), value_clipped=clipped_M.sum())
     loss.backward()
     return stats
+
+
+def _value_loss(
+    head: ValueHead, hidden_TD: torch.Tensor, pack: PackTensors, config: ValueConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if pack.old_value_M is None or pack.return_M is None:
+        raise ValueError("a pack has no old_value_M or return_M: it did not come from `scoring.scored`")
+    values_M = head(hidden_TD.detach() if config.trunk == "frozen" else hidden_TD, pack.head)
+    return value_loss(values_M, pack.old_value_M, pack.return_M, pack.weight_M, config.clip)
 
 
 def apply_step(optimizer: torch.optim.Optimizer, stats: LossStats, max_grad_norm: float) -> tuple[float, bool]:
@@ -180,6 +221,8 @@ def figures(stats: LossStats, norms: list[float], skipped: int) -> StepFigures:
         importance_mean=stats.importance.mean(),
         importance_max=float(stats.importance.highest) if bool(stats.importance.histogram_B.any()) else 1.0,
         importance_cut=float(stats.cut) / count,
+        value_loss=float(stats.value_loss) / steps,
+        value_clip_fraction=float(stats.value_clipped) / count,
         entropy=float(stats.entropy) / count,
         optimizer_steps=len(norms) - skipped,
         skipped=skipped > 0,

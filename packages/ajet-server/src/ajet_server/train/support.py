@@ -28,6 +28,12 @@ def vocab_size(model: "PreTrainedModel") -> int:
     return int(embeddings.weight.shape[0])
 
 
+def hidden_width(model: "PreTrainedModel") -> int:
+    """Returns the number of columns of the output layer: as many numbers has a hidden state."""
+    head: Any = model.get_output_embeddings()
+    return int(head.weight.shape[1])
+
+
 @torch.no_grad()
 def verify_exact(model: "PreTrainedModel", backend: Backend, level: Level = "forest") -> None:
     """Compares small packs, which hold forks and turns, with each of their calls alone, through the whole model.

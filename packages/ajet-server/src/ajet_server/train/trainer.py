@@ -1,9 +1,8 @@
 """The trainer: episodes in, a step and its report out; checkpoints; scores and weights for the engine."""
 
-import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, cast
@@ -18,11 +17,10 @@ from ajet_core.events import StepReport
 from ajet_merge import Call, Pack, merge
 from ajet_server.models.load import resolve_device, resolve_dtype
 from ajet_server.models.supported import Level, refuse_untrainable
-from ajet_server.samples.merge import Batch, build_batch
+from ajet_server.samples.merge import build_batch
 from ajet_server.train import state
 from ajet_server.train.attention import Backend, choose_backend
 from ajet_server.train.checkpoint import (
-    FORMAT,
     FileEntry,
     Manifest,
     Settings,
@@ -36,12 +34,13 @@ from ajet_server.train.linear import use_own_attention
 from ajet_server.train.loading import checkpoint_activations, choose_level, load_plain
 from ajet_server.train.lora import add_adapter, merged_weights, weight_shapes
 from ajet_server.train.losses.stats import no_stats
-from ajet_server.train.minibatch import MiniBatch, mini_batches
-from ajet_server.train.reference import kl_of_calls, with_advantages, with_old, with_reference
-from ajet_server.train.report import finite, length_figures, reward_figures, warn_if_nothing_is_learned
+from ajet_server.train.minibatch import mini_batches
+from ajet_server.train.report import finite, length_figures, merge_figures, reward_figures, warn_if_nothing_is_learned
 from ajet_server.train.schedule import set_rate
+from ajet_server.train.scoring import Models, Scored, scored
 from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, figures, make_optimizer
-from ajet_server.train.support import verify_exact, vocab_size
+from ajet_server.train.support import hidden_width, verify_exact, vocab_size
+from ajet_server.train.value import ValueHead
 from ajet_server.worker.protocol import EpisodeRow
 
 if TYPE_CHECKING:
@@ -82,8 +81,14 @@ class Trainer:
         self._level: Level = level
         self._dtype = dtype
         self._reference: PreTrainedModel | None = None
+        self._head: ValueHead | None = None
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._optimizer = make_optimizer(self._parameters.values(), job.optimizer, job.learning_rate)
+        trained, value = list(self._parameters.values()), job.algorithm.value
+        if value is not None:
+            self._head = ValueHead(hidden_width(self.plain), self.device)
+            self._parameters |= self._head.named_parameters("value_head")
+        head_rate = 0.0 if value is None else value.learning_rate
+        self._optimizer = make_optimizer(trained, job.optimizer, job.learning_rate, self._head, head_rate)
 
     @classmethod
     def load(cls, job: Job, checkpoint: Path | None = None) -> "Trainer":
@@ -96,7 +101,7 @@ class Trainer:
         manifest = None
         if checkpoint is not None:
             manifest = read_manifest(checkpoint)
-            check_settings(checkpoint, manifest, _settings(job))
+            check_settings(checkpoint, manifest, Settings.of(job))
         device = resolve_device(job.model)
         dtype, backend = resolve_dtype(job.model, device), choose_backend(device, job.trainer.attention)
         plain = load_plain(job, checkpoint, dtype)
@@ -147,13 +152,13 @@ class Trainer:
         started = perf_counter()
         progress("merge", 0, 1)
         batch = build_batch(episodes, self.job.algorithm, self.vocab_size)
-        warn_if_nothing_is_learned(batch_id, batch)
         minis = mini_batches(batch, self.job, self.attention, self._level, self.device)
         packed = perf_counter()
-        batch, minis = self._scored(batch, minis, progress)
-        scored = perf_counter()
-        done, rate = self._steps(batch, minis, progress)
-        seconds = {"merge": packed - started, "score": scored - packed, "update": perf_counter() - scored}
+        ready = scored(batch, minis, self.job, self._models, progress)
+        warn_if_nothing_is_learned(batch_id, ready.batch, self.job.algorithm.baseline)
+        known = perf_counter()
+        done, rate = self._steps(ready, progress)
+        seconds = {"merge": packed - started, "score": known - packed, "update": perf_counter() - known}
         in_a_row = self._skipped_in_row + 1 if done.skipped else 0
         if done.skipped:
             _log.error("batch %s: step %d skipped: %s", batch_id, step, self.skip_reason)
@@ -166,47 +171,34 @@ class Trainer:
             groups=batch.groups,
             learning_rate=rate,
             skipped_in_row=in_a_row,
-            calls=sum(mini.stats.calls for mini in minis),
-            tokens_unmerged=sum(mini.stats.tokens_unmerged for mini in minis),
-            tokens_linear=sum(mini.stats.tokens_linear for mini in minis),
-            tokens_forest=sum(mini.tokens for mini in minis),
-            packs=sum(len(mini.packs) for mini in minis),
             seconds=seconds,
+            **merge_figures(minis),
             **length_figures(batch.calls),
-            **reward_figures(batch),
+            **reward_figures(ready.batch),
+            **asdict(ready.critic),
             **finite(done),
         )
         return self.last_report
 
-    def _scored(self, batch: Batch, minis: list[MiniBatch], progress: Progress) -> tuple[Batch, list[MiniBatch]]:
-        """With what the model says before the update, and the reference, where the algorithm needs them."""
-        algorithm, trainer = self.job.algorithm, self.job.trainer
-        if algorithm.old_logprobs == "recomputed" and len(minis) * trainer.epochs > 1:
-            progress("score", 0, 1)
-            minis = [replace(mini, packs=with_old(self.plain, mini.packs, self._autocast)) for mini in minis]
-        if algorithm.kl is None:
-            return batch, minis
-        progress("score", 0, 1)
-        model = self._reference or self.model
-        minis = [replace(mini, packs=with_reference(model, mini.packs, self._autocast)) for mini in minis]
-        if algorithm.kl.place == "reward":
-            batch = kl_of_calls(batch, [pack for mini in minis for pack in mini.packs], algorithm)
-            minis = [replace(mini, packs=with_advantages(batch, mini.packs)) for mini in minis]
-        return batch, minis
-
-    def _steps(self, batch: Batch, minis: list[MiniBatch], progress: Progress) -> tuple[StepFigures, float]:
+    def _steps(self, ready: Scored, progress: Progress) -> tuple[StepFigures, float]:
         """The optimizer steps of a batch; what they did together, and the last learning rate."""
-        config, self.skip_reason, self.last_calls = self.job.optimizer, None, batch.calls
+        calls, config, models = ready.batch.calls, self.job.optimizer, self._models
+        self.skip_reason, self.last_calls = None, calls
         stats, norms, skipped, rate = no_stats(self.device), list[float](), 0, 0.0
-        for mini in minis * self.job.trainer.epochs:
-            rate = set_rate(self._optimizer, self.job.learning_rate, config)
-            of_step = accumulate(self.plain, mini.packs, self.job.algorithm, progress, self._autocast)
+        for mini in ready.minis * self.job.trainer.epochs:
+            rate = set_rate(self._optimizer, config)
+            of_step = accumulate(models.plain, mini.packs, self.job.algorithm, progress, models.autocast, models.head)
             norm, was_skipped = apply_step(self._optimizer, of_step, config.max_grad_norm)
             if was_skipped:
-                self.skip_reason = culprit(self.plain, mini.packs, batch.calls, self._autocast)
+                self.skip_reason = culprit(models.plain, mini.packs, calls, models.autocast, models.head)
             stats, skipped = stats + of_step, skipped + was_skipped
             norms.append(norm)
         return figures(stats, norms, skipped), rate
+
+    @property
+    def _models(self) -> Models:
+        reference = None if self.job.algorithm.kl is None else self._reference or self.model
+        return Models(self.plain, reference, self._head, self._autocast)
 
     def _tensors(self, pack: Pack) -> PackTensors:
         count, chunk = pack.occ_index.size, self.job.trainer.logprob_chunk
@@ -249,13 +241,15 @@ class Trainer:
 
         def write(folder: Path) -> None:
             state.save_weights(self.model, Path(self.job.model.path).expanduser(), folder)
+            if self._head is not None:
+                state.save_value(self._head, folder)
             state.save_optimizer(self._optimizer, self._parameters, folder)
             state.save_rng(folder)
 
         def manifest(files: dict[str, FileEntry]) -> Manifest:
             seconds = report.seconds | {"checkpoint": perf_counter() - started}
             self.last_report = report.model_copy(update={"seconds": seconds})
-            return _manifest(self.job, self.last_report, files)
+            return Manifest.of(self.job, self.last_report, files)
 
         return write_checkpoint(directory, report.step, write, manifest)
 
@@ -269,12 +263,12 @@ class Trainer:
             StorageError: the checkpoint is incomplete or corrupted; nothing was changed.
         """
         manifest = read_manifest(folder)
-        check_settings(folder, manifest, _settings(self.job))
+        check_settings(folder, manifest, Settings.of(self.job))
         if isinstance(self.model, PeftModel):
             state.load_adapter(self.model, folder)
         else:
             state.load_model(self.model, folder)
-        state.load_optimizer(self._optimizer, self._parameters, folder)
+        self._load_training(folder)
         if self.last_report is None:
             raise ValueError("there was no update that could be rolled back")
         self.last_report = self.last_report.model_copy(update={"rolled_back_to": manifest.step, "skipped_in_row": 0})
@@ -287,29 +281,17 @@ class Trainer:
     def _restore(self, folder: Path, manifest: Manifest) -> None:
         if isinstance(self.model, PeftModel):
             state.load_adapter(self.model, folder)
-        state.load_optimizer(self._optimizer, self._parameters, folder)
+        self._load_training(folder)
         state.load_rng(folder)
         self.step, self.last_batch_id = manifest.step, manifest.batch_id
         self.last_report = StepReport.model_validate(manifest.report)
 
+    def _load_training(self, folder: Path) -> None:
+        """What only training needs: the critic's head and the optimizer."""
+        if self._head is not None:
+            state.load_value(self._head, folder)
+        state.load_optimizer(self._optimizer, self._parameters, folder)
+
     @property
     def _autocast(self) -> torch.dtype | None:
         return self._dtype if self.job.method == "full" and self._dtype != torch.float32 else None
-
-
-def _settings(job: Job) -> Settings:
-    lora = None if job.adapter is None else job.adapter.model_dump(mode="json")
-    return Settings(model_path=job.model.path, method=job.method, lora=lora)
-
-
-def _manifest(job: Job, report: StepReport, files: dict[str, FileEntry]) -> Manifest:
-    return Manifest(
-        format=FORMAT,
-        step=report.step,
-        batch_id=report.batch_id,
-        weight_version=report.weight_version,
-        job_sha256=hashlib.sha256(job.model_dump_json().encode()).hexdigest(),
-        settings=_settings(job),
-        report=report.model_dump(mode="json"),
-        files=files,
-    )

@@ -23,8 +23,19 @@ def test_against_the_formula(value: float, old: float, target: float, loss: floa
     assert gradient.item() == pytest.approx(0 if clipped else 0.5 * (value - target))
 
 
-def test_gradcheck() -> None:
+def test_without_a_bound_it_is_the_plain_square() -> None:
+    values = torch.tensor([5.0, -1.0], dtype=torch.float64, requires_grad=True)
+    old, returns, weight = (torch.tensor(x, dtype=torch.float64) for x in ([0.0, 0.0], [1.0, 1.0], [0.5, 0.25]))
+    found, flags = value_loss(values, old, returns, weight, clip=None)
+    assert found.item() == (0.5 * 16 + 0.25 * 4) / 2
+    assert flags.tolist() == [False, False]
+    assert torch.autograd.grad(found, values)[0].tolist() == [0.5 * 4, 0.25 * -2]
+
+
+@pytest.mark.parametrize("clip", [0.3, None])
+def test_gradcheck(clip: float | None) -> None:
     torch.manual_seed(0)
     values, old, returns = (torch.randn(9, dtype=torch.float64, requires_grad=True) for _ in range(3))
     weights = torch.rand(9, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda v: value_loss(v, old.detach(), returns.detach(), weights, 0.3)[0], (values,))
+    constants = old.detach(), returns.detach(), weights
+    assert torch.autograd.gradcheck(lambda v: value_loss(v, *constants, clip)[0], (values,))

@@ -78,6 +78,8 @@ def policy_loss(inputs: LossInputs, algorithm: AlgorithmConfig) -> tuple[torch.T
         clipped_low=low_M.sum(),
         clipped_high=high_M.sum(),
         cut=cut,
+        value_loss=torch.zeros_like(policy).detach(),
+        value_clipped=torch.zeros_like(cut),
         ratio=RatioStats.of(log_ratio_M),
         importance=importance,
     )

@@ -86,7 +86,7 @@ class LossStats:
     Attributes:
         count: i64, occurrences.
         exact: i64, those whose recorded log-probability is of the context that is trained.
-        loss: the loss: policy's, penalty and entropy bonus together.
+        loss: the loss: policy's, penalty, entropy bonus and the critic's together.
         policy_loss: sum of weight * the policy's loss.
         kl: sum of the estimates of KL(model || reference), nats; 0 without a reference.
         entropy: sum, nats.
@@ -94,6 +94,8 @@ class LossStats:
         clipped_low: where the ratio was too small and the clip took effect.
         clipped_high: the same for too large.
         cut: where a bound changed the importance weight.
+        value_loss: loss of the critic, before its coefficient; 0 without one.
+        value_clipped: where a value had moved as far as it may.
         ratio: the policy's ratios, at the level of the algorithm.
         importance: importance weights without bounds; none without `off_policy`.
     """
@@ -108,6 +110,8 @@ class LossStats:
     clipped_low: torch.Tensor
     clipped_high: torch.Tensor
     cut: torch.Tensor
+    value_loss: torch.Tensor
+    value_clipped: torch.Tensor
     ratio: RatioStats
     importance: RatioStats
 
@@ -119,4 +123,4 @@ def no_stats(device: torch.device) -> LossStats:
     """Returns the statistics of no occurrence."""
     zero, none = torch.zeros((), device=device), torch.zeros((), dtype=torch.int64, device=device)
     no_ratio = RatioStats.none(device)
-    return LossStats(none, none, zero, zero, zero, zero, zero, none, none, none, no_ratio, no_ratio)
+    return LossStats(none, none, zero, zero, zero, zero, zero, none, none, none, zero, none, no_ratio, no_ratio)
