@@ -39,7 +39,7 @@ def run_engine(job: Job) -> tuple[float, int, int]:
         engine.submit(GenerationRequest(str(index), prompt, sampling))
     sampled = 0
     while engine.has_work:
-        sampled += sum(len(completion.token_ids) for completion in engine.step())
+        sampled += sum(len(completion.token_ids) for completion in engine.step().completions)
     return time.perf_counter() - started, sampled, engine.computed_tokens
 
 

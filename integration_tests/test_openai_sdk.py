@@ -108,9 +108,9 @@ def test_models_lists_the_served_model(shared_server: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("extra", "field"),
     [
-        ({"stream": True}, "stream"),
-        ({"n": 2}, "n"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}, "tools"),
+        ({"n": 100}, "n"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"audio": {"voice": "alloy", "format": "mp3"}}, "audio"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"extra_body": {"not_a_field": 1}}, "not_a_field"),
         ({"temperature": 0}, "temperature"),

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from server_helpers import make_folder
+from folder_helpers import make_folder
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from ajet_core.config import Job
 from ajet_core.events import EngineState
@@ -20,37 +19,10 @@ from ajet_core.ids import new_request_id
 from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
 from ajet_server.app import build_app
 from ajet_server.capture.records import EpisodeRecord
-from ajet_server.gateway.request import ChatRequest, ChatResult
+from ajet_server.gateway.request import Answer, ChatRequest, Conversation, Message
+from ajet_server.gateway.session import Origin
 from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
-
-TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def make_folder(folder: Path, template: str = TEMPLATE) -> Path:
-    """Writes a model folder that everything but an engine accepts."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["system user assistant hello world"], trainer)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "eos_token_id": 1}))
-    names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|im_start|>"}
-    kind = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names | kind))
-    (folder / "chat_template.jinja").write_text(template)
-    (folder / "model.safetensors").write_bytes(b"")
-    return folder
 
 
 class WorkerFolder:
@@ -108,10 +80,11 @@ class Running:
         body = OpenEpisode(**{"request_id": new_request_id(), "task": "a task", **fields})
         return await runtime.episodes.open(body, runtime.conductor.weight_version, runtime.conductor.admit)
 
-    async def chat(self, record: EpisodeRecord, **changes: Any) -> ChatResult:
+    async def chat(self, record: EpisodeRecord, **changes: Any) -> Answer:
         runtime = self.server.runtime
         state = runtime.episodes.agent(self.server.keys.key(record.attempt_id, "agent"))
-        return await runtime.gateway.chat(state, ask(**changes))
+        run = await runtime.gateway.run(state, ask(**changes), Origin("chat", b"", retry=False))
+        return await run.answer()
 
     async def finish(self, record: EpisodeRecord, reward: float = 1.0) -> EpisodeView:
         return await self.server.runtime.episodes.finish(record.id, FinishEpisode(reward=reward))
@@ -131,21 +104,10 @@ class Running:
         return [json.loads(row["data"]) for row in rows]
 
 
-def ask(**changes: Any) -> ChatRequest:
-    """A conversation of one message."""
-    fields: dict[str, Any] = {
-        "model": "tiny",
-        "messages": [{"role": "user", "content": "hello"}],
-        "max_tokens": 8,
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "top_k": 0,
-        "stop": (),
-        "seed": None,
-        "logprobs": False,
-        "top_logprobs": 0,
-    }
-    return ChatRequest(**fields | changes)
+def ask(messages: list[Message] | None = None, **fields: Any) -> ChatRequest:
+    """A conversation, of one message by default."""
+    prompt = Conversation(messages or [{"role": "user", "content": "hello"}])
+    return ChatRequest(**{"model": "tiny", "prompt": prompt, "max_tokens": 8} | fields)
 
 
 async def until(condition: Callable[[], bool], why: Callable[[], object] = lambda: "", timeout_s: float = 20) -> None:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from server_helpers import make_folder, make_job, running
+from folder_helpers import make_folder
+from server_helpers import make_job, running
 
 from ajet_core.errors import ConfigError, StorageError
 from ajet_core.events import EngineState

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ajet_core.config_algorithm import AlgorithmConfig
+from ajet_core.config_gateway import GatewayConfig
 from ajet_core.config_section import Fraction, Positive, Seconds
 from ajet_core.config_section import Section as _Section
 
@@ -18,6 +19,7 @@ __all__ = [
     "BatchConfig",
     "CheckpointConfig",
     "EngineConfig",
+    "GatewayConfig",
     "Job",
     "LimitsConfig",
     "LoraConfig",
@@ -114,6 +116,11 @@ class LimitsConfig(_Section):
     """Silence after which an open episode expires. Calls and heartbeats renew it."""
     max_episode_s: Seconds = 3600.0
     """An episode expires this long after it was opened, however lively it is."""
+    max_episode_calls: Positive | None = None
+    """Calls that an episode may make. More are refused with 403, which no SDK tries again. By default no bound."""
+    max_episode_tokens: Positive | None = None
+    """Tokens that an episode may sample in all its calls. What is left bounds the next call, as its `max_tokens` does;
+    when nothing is, calls are refused with 403. By default no bound."""
     drain_timeout_s: Seconds = 120.0
     """How long open episodes may go on when a batch is complete, before the update begins without them."""
     request_timeout_s: Seconds = 300.0
@@ -194,6 +201,7 @@ class Job(_Section):
     batch: BatchConfig = BatchConfig()
     limits: LimitsConfig = LimitsConfig()
     engine: EngineConfig = EngineConfig()
+    gateway: GatewayConfig = GatewayConfig()
     trainer: TrainerConfig = TrainerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 

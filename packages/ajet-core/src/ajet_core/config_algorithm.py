@@ -223,7 +223,7 @@ def _defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """The preset's parts, without those that what was given leaves without effect."""
     name = given.get("name", "grpo")
     preset = _PRESETS.get(name, _GRPO) if isinstance(name, str) else _GRPO
-    parts = preset | given
+    parts: dict[str, Any] = {**preset, **given}
     without_effect: set[str] = set()
     if parts["clipping"] == "none":
         without_effect |= {"clip_low", "clip_high"}

@@ -7,6 +7,7 @@
     │   └── PromptTooLongError 400  prompt and completion do not fit the model
     ├── KeyRefusedError        401  no, wrong or missing key
     ├── ForbiddenError         403  a valid key used for what it does not allow
+    │   └── BudgetError        403  the episode has used up its calls or tokens
     ├── NotFoundError          404  no such episode, model or route
     ├── ConflictError          409  the state does not allow it
     ├── EpisodeClosedError     410  the episode is finished, aborted or expired
@@ -78,6 +79,15 @@ class ForbiddenError(AjetError):
 
     code = "forbidden"
     status = 403
+
+
+class BudgetError(ForbiddenError):
+    """The episode has used up what it may.
+
+    403 and not 429: SDKs retry a 429, and no retry makes an episode's budget grow.
+    """
+
+    code = "episode_budget_exceeded"
 
 
 class NotFoundError(AjetError):

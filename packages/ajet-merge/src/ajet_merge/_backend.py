@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 from ._arrays import FloatArray, IntArray
 from ._layout import TrieBackend
@@ -40,7 +40,7 @@ def use(backend: Literal["cython", "python"]) -> None:
     global name, scan, _factory  # noqa: PLW0603  # chosen once, at import; by tests for each of the two
     suffix = "" if backend == "cython" else "_py"
     # An extension that is there but does not load is a broken installation: let its ImportError out.
-    name, scan = backend, import_module(f"ajet_merge._scan{suffix}")
+    name, scan = backend, cast(Scan, import_module(f"ajet_merge._scan{suffix}"))
     _factory = import_module(f"ajet_merge._forest{suffix}").Trie
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from . import _backend
+from . import _backend  # pyright: ignore[reportPrivateUsage] - private to the package
 from ._arrays import MAX_ID, AnyArray, FloatArray, IntArray, MaskArray, frozen
 from .errors import CallError
 

@@ -117,12 +117,12 @@ def _logprobs(call_id: str, value: ArrayLike, length: int) -> FloatArray:
 
 
 def _advantage(call_id: str, value: ArrayLike, length: int) -> FloatArray:
-    if isinstance(value, float) and value == 0:  # the default: one array for all calls
+    if isinstance(value, float) and value == 0.0:  # the default: one array for all calls
         return zeros_f32(length)
     return Field(call_id, "advantage").floats(value, length, scalar=True)
 
 
 def _weight(call_id: str, value: ArrayLike, length: int) -> FloatArray:
-    if isinstance(value, float) and value == 1:
+    if isinstance(value, float) and value == 1.0:
         return ones_f32(length)
     return Field(call_id, "weight").weights(value, length)

@@ -199,7 +199,7 @@ class Beginnings:
         """Add one sequence, given in parts."""
         hasher, length = sha256(), sum(part.size for part in parts)
         for part in parts:
-            hasher.update(part)
+            hasher.update(part.data)
         if length not in self._digests:
             insort(self._lengths, length)
         self._digests.setdefault(length, set()).add(hasher.digest())
@@ -208,7 +208,7 @@ class Beginnings:
         """Whether `ids` begins with one of the sequences."""
         hasher, done = sha256(), 0
         for length in takewhile(lambda length: length <= ids.size, self._lengths):
-            hasher.update(ids[done:length])
+            hasher.update(ids[done:length].data)
             done = length
             if hasher.digest() in self._digests[length]:
                 return True

@@ -24,7 +24,7 @@ from ajet_server.datadir import DataDir, read_job
 from ajet_server.episodes.keys import open_key_maker, open_token
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
-from ajet_server.gateway.render import ChatRenderer
+from ajet_server.gateway.prompts import Prompts
 from ajet_server.gateway.service import Gateway
 from ajet_server.models.folder import open_model_folder
 from ajet_server.observe.bus import EventLog
@@ -103,12 +103,12 @@ class Server:
         """
         if self._runtime and self._runtime.conductor.active:
             raise ConflictError(f"the engine is {self.state}; stop it before you change the job")
-        job, renderer = await asyncio.to_thread(self._check, job)
+        job, prompts = await asyncio.to_thread(self._check, job)
         if self._runtime:
             if self._runtime.conductor.active:
                 raise ConflictError(f"the engine is {self.state}; it was started while the job was checked")
             await self._runtime.conductor.stop("the job is being changed")
-        self._take(job, renderer)
+        self._take(job, prompts)
 
     def start(self) -> None:
         """Starts the engine."""
@@ -172,16 +172,16 @@ class Server:
     def _stored_job(self) -> Job | None:
         return read_job(self.ledger.read_now(lambda db: steps.get_meta(db, "job")), self.ledger.file)
 
-    def _check(self, job: Job) -> tuple[Job, ChatRenderer]:
+    def _check(self, job: Job) -> tuple[Job, Prompts]:
         """Returns the job with its model's absolute path. May take a second: large vocabularies load slowly."""
         folder = open_model_folder(job.model.path)
         job = job.model_copy(update={"model": job.model.model_copy(update={"path": str(folder.path)})})
         stored = self._stored_job()
         if stored is not None and self.ledger.read_now(records.holds_train_episodes):
             _refuse_other_model(stored, job, _FIXED if self.ledger.read_now(steps.step_count) else _FIXED[:1])
-        return job, ChatRenderer(folder)
+        return job, Prompts(folder, job.gateway)
 
-    def _take(self, job: Job, renderer: ChatRenderer) -> None:
+    def _take(self, job: Job, prompts: Prompts) -> None:
         """Makes the components: in one go and after every earlier write, so that they restore what there is."""
         self.ledger.write_now(lambda db: steps.set_meta(db, "job", job.model_dump_json(exclude_unset=True)))
         pool = Pool(job.batch, quiet_s=job.limits.lease_s)
@@ -191,7 +191,7 @@ class Server:
             job, self.data_dir.checkpoints, self.ledger, episodes, pool, self.events, self._worker_command
         )
         name = job.model.served_name or Path(job.model.path).name
-        gateway = Gateway(job, name, renderer, conductor, episodes, self.ledger, self.metrics)
+        gateway = Gateway(job, name, prompts, conductor, episodes, self.ledger, self.metrics)
         self._runtime = Runtime(job, pool, episodes, conductor, gateway)
 
 

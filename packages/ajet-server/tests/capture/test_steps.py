@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from call_helpers import make_call
 
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import ConflictError, EpisodeClosedError
 from ajet_server.capture import records, steps
+from ajet_server.capture.calls import CallRecord, insert_calls
 from ajet_server.capture.ledger import Ledger
-from ajet_server.capture.records import CallRecord, EpisodeRecord
+from ajet_server.capture.records import EpisodeRecord
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def add(ledger: Ledger, name: str, status: EpisodeStatus | None = EpisodeStatus.
 
     def write(db: sqlite3.Connection) -> None:
         records.insert_episode(db, record)
-        records.insert_call(db, call(name, 0))
+        insert_calls(db, [call(name, 0)])
         if status is not None:
             records.close_episode(db, name, status, reward=1.0 if status == "finished" else None)
 
@@ -47,9 +49,7 @@ def add(ledger: Ledger, name: str, status: EpisodeStatus | None = EpisodeStatus.
 
 
 def call(episode: str, seq: int, version: int = 0) -> CallRecord:
-    return CallRecord(
-        f"call_{episode}_{seq}", episode, seq, b"\0" * 8, b"\0" * 4, b"\0" * 4, "{}", 1.0, version, "stop", 0, "[]", ""
-    )
+    return make_call(f"call_{episode}_{seq}", episode, seq, weight_version=version)
 
 
 def plan(ledger: Ledger, name: str, episodes: list[str], step: int = 1) -> None:
@@ -120,12 +120,12 @@ def test_late_calls_are_fenced_off(ledger: Ledger) -> None:
     add(ledger, "a")
     for episode in ("a", "nobody"):
         with pytest.raises(EpisodeClosedError, match="not recorded"):
-            ledger.write_now(lambda db, name=episode: records.insert_call(db, call(name, 7)))
+            ledger.write_now(lambda db, name=episode: insert_calls(db, [call(name, 7)]))
 
 
 def test_what_an_open_episode_has_so_far(ledger: Ledger) -> None:
     add(ledger, "a", status=None)
-    ledger.write_now(lambda db: records.insert_call(db, call("a", 3, version=2)))
+    ledger.write_now(lambda db: insert_calls(db, [call("a", 3, version=2)]))
     ((record, so_far),) = ledger.read_now(records.open_episodes)
     assert record.id == "a"
     assert (so_far.count, so_far.next_seq, so_far.oldest_version) == (2, 4, 0)

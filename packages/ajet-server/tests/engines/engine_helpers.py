@@ -34,7 +34,7 @@ def drain(engine: TorchEngine, requests: Iterable[GenerationRequest] = ()) -> di
         engine.submit(item)
     done: dict[str, Completion] = {}
     while engine.has_work:
-        done |= {completion.request_id: completion for completion in engine.step()}
+        done |= {completion.request_id: completion for completion in engine.step().completions}
     return done
 
 

@@ -8,6 +8,7 @@ import torch
 
 from ajet_core.errors import EngineFailedError
 from ajet_server.engines import sampler
+from ajet_server.engines.constraint import Constraint
 from ajet_server.engines.sampler import Draw, sample
 from ajet_server.worker.protocol import Sampling
 
@@ -19,6 +20,7 @@ class Row:
     sampling: Sampling
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     request_id: str = "row"
+    constraint: Constraint | None = None
 
 
 def draws(logits: torch.Tensor, count: int = 1, **settings: object) -> list[Draw]:
@@ -98,6 +100,45 @@ def test_a_token_of_no_weight_is_never_drawn() -> None:
 
     rows = [Row(Sampling(max_tokens=1), Extreme())] * 4
     assert {draw.token for draw in sample(logits.expand(4, -1).clone(), rows)} == {5, 300}
+
+
+class Only(Constraint):
+    """Allows some ids, whatever was sampled."""
+
+    def __init__(self, size: int, *ids: int) -> None:
+        self.allowed = np.isin(np.arange(size), ids)
+
+
+def test_biases_are_added_before_everything() -> None:
+    logits = torch.tensor([0.1, 0.25, 0.05, 0.44, 0.16]).log()
+    biases = ((0, 2.0), (3, -1.0), (0, 0.5))
+    shifted = logits + torch.tensor([2.5, 0, 0, -1, 0])
+    for temperature in (1.0, 0.7):
+        expected = (shifted / temperature).log_softmax(-1)
+        found = draws(logits, 20, temperature=temperature, logit_bias=biases, top_logprobs=2, top_k=1)[0]
+        assert (found.token, [token for token, _ in found.top]) == (0, [0, 1])
+        np.testing.assert_allclose([value for _, value in found.top], expected[:2], atol=1e-6)
+        counts = many(logits, 20_000, temperature=temperature, logit_bias=biases) / 20_000
+        np.testing.assert_allclose(counts, expected.exp(), atol=0.02)
+    greedy = draws(logits, temperature=0.0, logit_bias=biases)[0]
+    np.testing.assert_allclose(greedy.logprob, shifted.log_softmax(-1)[0], atol=1e-6)
+
+
+def test_a_mask_comes_after_the_biases_and_touches_its_rows_only() -> None:
+    logits = torch.randn(4, 600, generator=torch.Generator().manual_seed(1))
+    asked = Sampling(max_tokens=1, temperature=0.6, top_logprobs=3, logit_bias=((7, 30.0), (9, 1.5)))
+    greedy = Sampling(max_tokens=1, temperature=0.0, top_logprobs=3)
+    ways = [(asked, None), (asked, Only(600, 9, 500)), (greedy, Only(600, 3)), (greedy, None)]
+    together = sample(logits.clone(), [Row(way, constraint=only) for way, only in ways])
+    for at, (way, only) in enumerate(ways):
+        assert sample(logits[at : at + 1].clone(), [Row(way, constraint=only)]) == [together[at]]
+    expected = ((logits[1, [9, 500]] + torch.tensor([1.5, 0.0])) / 0.6).log_softmax(-1)
+    found = dict(together[1].top)
+    assert found.keys() == {9, 500}  # and no third
+    np.testing.assert_allclose([found[9], found[500]], expected, atol=1e-6)
+    assert together[1].logprob == found[together[1].token]
+    assert together[2] == Draw(3, 0.0, [(3, 0.0)])
+    assert (together[0].token, together[3].token) == (7, int(logits[3].argmax()))
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e6])

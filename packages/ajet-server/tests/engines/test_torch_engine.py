@@ -31,7 +31,7 @@ def test_greedy_equals_transformers_for_calls_that_join_at_different_steps(
     while pending or engine.has_work:
         if pending:
             engine.submit(pending.pop(0))
-        done |= {item.request_id: item for item in engine.step()}
+        done |= {item.request_id: item for item in engine.step().completions}
     for at, prompt in enumerate(prompts):
         assert done[str(at)].token_ids.tolist() == greedy(plain_model, prompt, 3 + at), LENGTHS[at]
 
@@ -205,6 +205,10 @@ def test_cancel_frees_the_slot_of_a_running_and_of_a_waiting_call(engine: TorchE
         (request("a", ids(3), top_k=-1), RequestError, "top_k"),
         (request("a", ids(3), top_logprobs=513), RequestError, "top_logprobs"),
         (request("a", ids(3), stop=("",)), RequestError, "stop"),
+        (request("a", ids(3), logit_bias=((3, 1.0), (512, 1.0))), RequestError, "logit_bias"),
+        (request("a", ids(3), logit_bias=((-1, 1.0),)), RequestError, "logit_bias"),
+        (request("a", ids(3), logit_bias=((3, 101.0),)), RequestError, "logit_bias"),
+        (request("a", ids(3), logit_bias=((3, float("nan")),)), RequestError, "logit_bias"),
         (request("a", random_ids(0, 505), 8), PromptTooLongError, "prompt_ids"),
     ],
 )
@@ -282,7 +286,7 @@ def test_any_schedule_of_joins_and_cancels_gives_every_call_its_solo_result(
         asked[name] = (prompt, room)
         shared_engine.submit(request(name, prompt, room))
         for _ in range(steps):
-            done |= {item.request_id: item.token_ids for item in shared_engine.step()}
+            done |= {item.request_id: item.token_ids for item in shared_engine.step().completions}
         if shared_engine.cancel(str(victim)):
             cancelled.add(str(victim))
     done |= {name: item.token_ids for name, item in drain(shared_engine).items()}

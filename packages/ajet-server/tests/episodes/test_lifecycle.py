@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from call_helpers import make_call
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
@@ -24,8 +25,9 @@ from ajet_core.errors import (
 )
 from ajet_core.wire import FinishEpisode, OpenEpisode
 from ajet_server.capture import records
+from ajet_server.capture.calls import insert_calls
 from ajet_server.capture.ledger import Ledger
-from ajet_server.capture.records import CallRecord, EpisodeRecord
+from ajet_server.capture.records import EpisodeRecord
 from ajet_server.episodes.book import OpenState
 from ajet_server.episodes.keys import KeyMaker
 from ajet_server.episodes.lifecycle import Episodes
@@ -60,22 +62,8 @@ class Book:
         state = self.episodes.agent(KEYS.key(record.attempt_id, "agent"))
         seq = state.next_seq
         state.next_seq += 1
-        call = CallRecord(
-            f"{record.id}/{seq}",
-            record.id,
-            seq,
-            b"\0" * 8,
-            b"\0" * 4,
-            b"\0" * 4,
-            "{}",
-            1.0,
-            version,
-            "stop",
-            0,
-            "[]",
-            "",
-        )
-        await self.ledger.write(lambda db: records.insert_call(db, call))
+        call = make_call(f"{record.id}/{seq}", record.id, seq, weight_version=version)
+        await self.ledger.write(lambda db: insert_calls(db, [call]))
         state.recorded += 1
         state.oldest_version = version if state.oldest_version is None else min(state.oldest_version, version)
 
@@ -406,8 +394,8 @@ class Life(RuleBasedStateMachine):
         """A result that comes back after the episode closed, past the key check."""
         if self.status[record.id][0] is EpisodeStatus.OPEN:
             return
-        late = CallRecord(f"late/{record.id}", record.id, 99, b"", b"", b"", "{}", 1.0, 0, "stop", 0, "[]", "")
-        result = self.attempt(self.book.ledger.write(lambda db: records.insert_call(db, late)))
+        late = make_call(f"late/{record.id}", record.id, 99)
+        result = self.attempt(self.book.ledger.write(lambda db: insert_calls(db, [late])))
         assert isinstance(result, EpisodeClosedError)
 
     @precondition(lambda self: self.grants)

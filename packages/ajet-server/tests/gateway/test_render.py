@@ -7,15 +7,17 @@ from typing import Any
 
 import jinja2
 import pytest
+from folder_helpers import make_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from server_helpers import make_folder
+from template_helpers import FAMILIES, make_family, put_for, result, said, user
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ajet_core.errors import ConfigError, RequestError
 from ajet_server.demo.micro import make_micro_model
 from ajet_server.gateway.render import ChatRenderer
+from ajet_server.gateway.request import Conversation
 from ajet_server.models.folder import open_model_folder
 
 TEMPLATES = {
@@ -81,10 +83,27 @@ def test_the_ids_are_those_of_transformers(
         assert ours.prompt_ids(conversation).tolist() == expected or before != datetime.now().date()
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_tools_and_thinking_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    folder, family = make_family(name, tmp_path), FAMILIES[name]
+    tool = {
+        "type": "function",
+        "function": {"name": "look", "description": "Looks. é", "parameters": {"type": "object"}},
+    }
+    turns = [user("a <|im_end|> 日"), said("", '{"q": ["é", 1]}'), result("x"), said("b", thinking="hm"), user("c")]
+    plain = [user("a <|im_end|> 日"), said("b", thinking="hm"), user("c"), said(""), user("")]
+    tools = [tool] if family.calls else None
+    messages, _ = put_for(family)(Conversation(turns if family.calls else plain))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    expected = theirs.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
+    assert ChatRenderer(folder).prompt_ids(messages, tools).tolist() == expected
+
+
 @given(st.lists(st.integers(0, 250), max_size=30))
 def test_the_text_is_that_of_transformers(pair: tuple[ChatRenderer, PreTrainedTokenizerFast], ids: list[int]) -> None:
     ours, theirs = pair
     assert ours.text(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert ours.text_with_special(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False)
     assert [ours.token(item) for item in ids] == [theirs.decode([item]) for item in ids]
 
 
@@ -117,6 +136,12 @@ def test_a_template_that_stumbles_is_a_refusal(tmp_path: Path, template: str) ->
     renderer = ChatRenderer(open_model_folder(make_folder(tmp_path, template)))
     with pytest.raises(RequestError, match="refuses them"):
         renderer.prompt_ids([{"role": "user", "content": "hello"}])
+
+
+def test_half_a_character_is_refused(tmp_path: Path) -> None:
+    renderer = ChatRenderer(open_model_folder(make_folder(tmp_path)))
+    with pytest.raises(RequestError, match=r"holds \\ud83d, half"):
+        renderer.prompt_ids([{"role": "user", "content": "cut off \ud83d"}])
 
 
 @pytest.mark.parametrize("template", ["{% for %}", "{% import os %}", "{{ x | no_such_filter }}"])

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from server_helpers import make_folder
+from folder_helpers import make_folder
 
 from ajet_core.errors import ConfigError
 from ajet_server.models.folder import open_model_folder

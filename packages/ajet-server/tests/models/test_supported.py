@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from server_helpers import make_folder
+from folder_helpers import make_folder
 
 from ajet_core.config import EngineConfig
 from ajet_core.errors import ConfigError

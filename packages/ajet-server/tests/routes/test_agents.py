@@ -37,8 +37,8 @@ def test_the_sdk(api: Api) -> None:
         assert answer.usage is not None
         assert answer.usage.completion_tokens == 3
         assert [model.id for model in client.models.list()] == ["tiny"]
-        with pytest.raises(openai.BadRequestError, match="tools"):
-            client.chat.completions.create(**HELLO, tools=[{"type": "function", "function": {"name": "f"}}])
+        with pytest.raises(openai.BadRequestError, match="audio"):
+            client.chat.completions.create(**HELLO, audio={"voice": "alloy", "format": "mp3"})
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,13 @@ def test_a_caller_that_leaves_frees_its_slot(api: Api) -> None:
         ({"max_tokens": 100_000}, 400, "max_tokens"),
         ({"messages": [{"role": "user", "content": "x " * 2000}]}, 400, "messages"),
         ({"model": "gpt-4"}, 404, "model"),
-        ({"model": "\ud800"}, 404, "model"),
-        ({"stream": True}, 400, "stream"),
+        ({"audio": {"voice": "alloy"}}, 400, "audio"),
         ({"max_token": 5}, 400, "max_token"),
-        ({"stop": "\ud800"}, 400, "stop"),
-        ({"\ud800": 5}, 400, ""),
-        ({"messages": [{"role": "user", "content": "\ud800"}]}, 400, "messages.0.content"),
+        ({"stop": "\ud800"}, 400, None),
+        ({"\ud800": 5}, 400, None),
     ],
 )
-def test_refusals(api: Api, fields: dict[str, Any], status: int, param: str) -> None:
+def test_refusals(api: Api, fields: dict[str, Any], status: int, param: str | None) -> None:
     answer = api.http.post(
         "/v1/chat/completions",
         content=json.dumps(HELLO | fields).encode(),

@@ -15,7 +15,7 @@ from ajet_server.worker import protocol
 from ajet_server.worker.process import WorkerLostError, WorkerProcess
 
 pytestmark = pytest.mark.anyio
-SAMPLING = protocol.Sampling(max_tokens=1)
+SAMPLING = protocol.Sampling(max_tokens=1, logit_bias=((3, -0.5), (4, 1.0)), json_schema="{}")
 
 
 async def why(worker: WorkerProcess) -> EngineFailedError:
@@ -76,20 +76,28 @@ async def test_an_exit_is_named() -> None:
     assert str(await why(worker)) == "the worker ended: exit code 7"
 
 
+tokens: dict[str, st.SearchStrategy[object]] = {
+    "request_id": st.text(st.characters(exclude_categories=["Cs"])),
+    "token_ids": st.binary(),
+    "logprobs": st.binary(),
+    "top_logprobs": st.lists(st.lists(st.tuples(st.integers(0, 2**31), st.floats(-100, 0)))),
+}
+
+
 @given(
     st.builds(
         protocol.Generated,
-        request_id=st.text(st.characters(exclude_categories=["Cs"])),
-        token_ids=st.binary(),
-        logprobs=st.binary(),
+        **tokens,
         finish_reason=st.sampled_from(["stop", "length"]),
         stop=st.none() | st.just("x"),
         weight_version=st.integers(0, 2**31),
         cached_tokens=st.integers(0, 2**31),
-        top_logprobs=st.lists(st.lists(st.tuples(st.integers(0, 2**31), st.floats(-100, 0)))),
+    )
+    | st.builds(
+        protocol.Streamed, st.lists(st.builds(protocol.Sampled, **tokens, start=st.integers(0, 2**31)), max_size=3)
     )
 )
-def test_messages_come_back_as_they_were(message: protocol.Generated) -> None:
+def test_messages_come_back_as_they_were(message: protocol.Generated | protocol.Streamed) -> None:
     framed = protocol.frame(message)
     (length,) = protocol.HEADER.unpack(framed[: protocol.HEADER.size])
     body = framed[protocol.HEADER.size :]
@@ -105,7 +113,8 @@ def test_what_is_no_message_is_refused(body: bytes) -> None:
 
 
 def test_each_side_refuses_the_messages_of_its_own() -> None:
-    body = protocol.frame(protocol.Generate("x", b"", SAMPLING))[protocol.HEADER.size :]
-    assert protocol.read_to_worker(body) == protocol.Generate("x", b"", SAMPLING)
+    message = protocol.Generate("x", b"", SAMPLING, stream=True)
+    body = protocol.frame(message)[protocol.HEADER.size :]
+    assert protocol.read_to_worker(body) == message
     with pytest.raises(msgspec.ValidationError):
         protocol.read_from_worker(body)

@@ -77,7 +77,8 @@ def digits(client: "OpenAI", model: str, task: dict[str, Any], seed: int) -> Rol
     """For the micro model, which cannot speak: two turns, rewarded by the share of digits in what it writes."""
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": f"Write digits, number {task['n']}."}]
     first = _say(client, model, messages, seed)
-    messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "More."}]
+    messages.append({"role": "assistant", "content": first})
+    messages.append({"role": "user", "content": "More."})
     second = _say(client, model, messages, seed + 1)
     messages.append({"role": "assistant", "content": second})
     written = first + second

@@ -3,7 +3,7 @@
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.panel import Panel
@@ -72,7 +72,7 @@ def terminal_plot(rewards: list[float]) -> str:
     figure.set_x_limits(0, updates)
     figure.set_y_limits(0, 1)
     figure.x_label, figure.y_label = "updates", "mean reward"
-    figure.x_ticks_fkt = figure.y_ticks_fkt = _tick
+    figure.x_ticks_fkt = figure.y_ticks_fkt = cast(Any, _tick)  # typed as if a tick could be a date
     figure.plot(range(len(rewards)), rewards)
     return str(figure.show())
 

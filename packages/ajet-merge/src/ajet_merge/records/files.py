@@ -1,7 +1,7 @@
 """`read_records`, `write_records` and the like: which format a path means, and whole files only."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -154,7 +154,7 @@ def _format(path: Path) -> str:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
+def _replacing(path: Path) -> Generator[IO[bytes]]:
     """A file beside `path` that takes its place if the block ends well, and is removed if not.
 
     Its name is no other writer's, and "x" opens nothing that is there already; a file of `tempfile` would be the

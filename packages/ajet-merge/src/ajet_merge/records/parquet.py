@@ -27,7 +27,7 @@ def arrow() -> Any:
     """
     try:
         import pyarrow
-        import pyarrow.parquet
+        import pyarrow.parquet  # pyright: ignore[reportUnusedImport] - what `pyarrow.parquet` below is
     except ModuleNotFoundError as error:
         raise MergeError(
             f"Parquet files need pyarrow ({error}): pip install ajet-merge[parquet], or use a .jsonl file"

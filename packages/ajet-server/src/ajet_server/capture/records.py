@@ -9,7 +9,8 @@ from typing import Any
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import EpisodeClosedError
 from ajet_core.wire import EpisodeView
-from ajet_server.worker.protocol import CallRow, EpisodeRow
+from ajet_server.capture.calls import call_rows
+from ajet_server.worker.protocol import EpisodeRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,36 +34,19 @@ class EpisodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class CallRecord:
-    """One captured call: the ids the engine was given and the ids it sampled (contract 1)."""
-
-    id: str
-    episode_id: str
-    seq: int
-    prompt_ids: bytes
-    completion_ids: bytes
-    logprobs: bytes
-    sampling: str
-    temperature: float
-    weight_version: int
-    finish_reason: str
-    cached_tokens: int
-    messages: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class CallsSoFar:
     """What the recorded calls of an open episode amount to.
 
     Attributes:
         count: how many there are.
         next_seq: the `seq` that is free. It may exceed `count`: a call that failed leaves a gap.
+        sampled: tokens that were sampled.
         oldest_version: the oldest weight version among their tokens; None without a call.
     """
 
     count: int = 0
     next_seq: int = 0
+    sampled: int = 0
     oldest_version: int | None = None
 
 
@@ -101,34 +85,6 @@ def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
     )
 
 
-def insert_call(db: sqlite3.Connection, call: CallRecord) -> None:
-    """Records a call. Raises `EpisodeClosedError` when its episode closed meanwhile: late results are fenced off."""
-    row = db.execute("SELECT status FROM episodes WHERE id = ?", (call.episode_id,)).fetchone()
-    status = row["status"] if row else "unknown"
-    if status != EpisodeStatus.OPEN:
-        raise EpisodeClosedError(f"episode {call.episode_id} is {status}; the call was not recorded")
-    db.execute(
-        "INSERT INTO calls (id, episode_id, seq, at, prompt_ids, completion_ids, logprobs, sampling, temperature,"
-        " weight_version, finish_reason, cached_tokens, messages, text) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-        (
-            call.id,
-            call.episode_id,
-            call.seq,
-            time.time(),
-            call.prompt_ids,
-            call.completion_ids,
-            call.logprobs,
-            call.sampling,
-            call.temperature,
-            call.weight_version,
-            call.finish_reason,
-            call.cached_tokens,
-            call.messages,
-            call.text,
-        ),
-    )
-
-
 def close_episode(
     db: sqlite3.Connection,
     episode_id: str,
@@ -149,7 +105,7 @@ def close_episode(
 
 
 _VIEW = """
-    SELECT e.*, count(c.id) AS calls, coalesce(sum(length(c.prompt_ids)), 0) / 4 AS prompt_tokens,
+    SELECT e.*, count(c.id) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
            coalesce(sum(length(c.completion_ids)), 0) / 4 AS completion_tokens
     FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id
 """
@@ -193,7 +149,8 @@ def find_by_key_hash(db: sqlite3.Connection, column: str, key_hash: str) -> sqli
 def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, CallsSoFar]]:
     """Returns every open episode with what its recorded calls amount to."""
     rows = db.execute(
-        "SELECT e.*, count(c.id) AS calls, coalesce(max(c.seq) + 1, 0) AS next_seq, min(c.weight_version) AS oldest"
+        "SELECT e.*, count(c.id) AS calls, coalesce(max(c.seq) + 1, 0) AS next_seq,"
+        " coalesce(sum(length(c.completion_ids)), 0) / 4 AS sampled, min(c.weight_version) AS oldest"
         " FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id"
         " WHERE e.status = 'open' GROUP BY e.id ORDER BY e.opened_at"
     ).fetchall()
@@ -201,7 +158,7 @@ def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, CallsSoFa
     return [
         (
             _episode_record({name: row[name] for name in names}),
-            CallsSoFar(row["calls"], row["next_seq"], row["oldest"]),
+            CallsSoFar(row["calls"], row["next_seq"], row["sampled"], row["oldest"]),
         )
         for row in rows
     ]
@@ -247,20 +204,4 @@ def batch_episodes(db: sqlite3.Connection, batch_id: str) -> list[EpisodeRow]:
     episodes = db.execute(
         "SELECT id, group_id, reward FROM episodes WHERE batch_id = ? ORDER BY group_id, id", (batch_id,)
     ).fetchall()
-    return [EpisodeRow(row["id"], row["group_id"], row["reward"], _call_rows(db, row["id"])) for row in episodes]
-
-
-def _call_rows(db: sqlite3.Connection, episode_id: str) -> list[CallRow]:
-    rows = db.execute("SELECT * FROM calls WHERE episode_id = ? ORDER BY seq", (episode_id,)).fetchall()
-    return [
-        CallRow(
-            call_id=row["id"],
-            episode_id=episode_id,
-            prompt_ids=row["prompt_ids"],
-            completion_ids=row["completion_ids"],
-            logprobs=row["logprobs"],
-            temperature=row["temperature"],
-            weight_version=row["weight_version"],
-        )
-        for row in rows
-    ]
+    return [EpisodeRow(row["id"], row["group_id"], row["reward"], call_rows(db, row["id"])) for row in episodes]

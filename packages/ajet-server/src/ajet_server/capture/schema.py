@@ -69,6 +69,22 @@ MIGRATIONS: tuple[str, ...] = (
         data TEXT NOT NULL
     ) STRICT;
     """,
+    # Prompts and messages are kept from where they go beyond the parent's: an episode grows with its new tokens.
+    """
+    ALTER TABLE calls ADD COLUMN parent_id TEXT REFERENCES calls (id);
+    ALTER TABLE calls ADD COLUMN prompt_tokens INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE calls ADD COLUMN opening TEXT NOT NULL DEFAULT '';
+    ALTER TABLE calls ADD COLUMN tools TEXT NOT NULL DEFAULT '[]';
+    ALTER TABLE calls ADD COLUMN response TEXT NOT NULL DEFAULT '';
+    ALTER TABLE calls ADD COLUMN dialect TEXT NOT NULL DEFAULT 'chat';
+    ALTER TABLE calls ADD COLUMN request_digest BLOB NOT NULL DEFAULT x'';
+    ALTER TABLE calls ADD COLUMN answer_id TEXT NOT NULL DEFAULT '';
+    ALTER TABLE calls ADD COLUMN choice INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE calls ADD COLUMN labels TEXT NOT NULL DEFAULT '{}';
+    UPDATE calls SET prompt_tokens = length(prompt_ids) / 4, answer_id = id,
+        response = json_object('role', 'assistant', 'content', text);
+    ALTER TABLE calls DROP COLUMN text;
+    """,
 )
 
 

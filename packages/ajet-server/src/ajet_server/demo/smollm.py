@@ -68,7 +68,7 @@ def _convert(source: Path, folder: Path) -> None:
     config = loaded.config
     # The loaded config still says GGUF, which save_pretrained refuses; the weights are plain float32 by now.
     if hasattr(config, "quantization_config"):
-        del config.quantization_config
+        delattr(config, "quantization_config")
     model = type(loaded)(config)
     model.load_state_dict(loaded.state_dict())
     model.generation_config = GenerationConfig(bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id)

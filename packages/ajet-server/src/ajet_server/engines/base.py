@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ajet_server.worker.protocol import Sampling
+from ajet_core.errors import RequestError
+from ajet_server.worker.protocol import Sampled, Sampling
 
 IntIds = npt.NDArray[np.int32]
 Logprobs = npt.NDArray[np.float32]
@@ -26,11 +27,13 @@ class GenerationRequest:
         request_id: unique among the calls in flight.
         prompt_ids: i32[P], P >= 1, P + sampling.max_tokens <= the engine's `max_model_len`.
         sampling: how to sample.
+        stream: whether its tokens are told as they are sampled.
     """
 
     request_id: str
     prompt_ids: IntIds
     sampling: Sampling
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,13 @@ class Completion:
 
     Attributes:
         token_ids: i32[C], every sampled id, the end token or the tokens of a stop string included.
-        logprobs: f32[C], log softmax(logits / temperature) at the sampled id, before top-p and top-k cut anything.
-            With temperature 0 (greedy) it is log softmax(logits).
+        logprobs: f32[C], log-probability of each in the distribution it was sampled from, see `Sampling`.
         finish_reason: `stop` (end token or stop string) or `length`.
         stop: the stop string that ended it, if one did.
         weight_version: of the weights that sampled every one of these tokens.
         cached_tokens: prompt tokens whose keys and values were reused.
-        top_logprobs: per sampled token, the `sampling.top_logprobs` likeliest (id, logprob) pairs, likeliest first.
+        top_logprobs: per sampled token, the `sampling.top_logprobs` likeliest (id, logprob) pairs, likeliest first;
+            fewer where a schema allows no more.
     """
 
     request_id: str
@@ -56,6 +59,29 @@ class Completion:
     weight_version: int
     cached_tokens: int
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A call that cannot go on, through no fault of the engine; it is not here any more."""
+
+    request_id: str
+    error: RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step came to.
+
+    Attributes:
+        sampled: what streamed calls sampled; of those that the step finished too.
+        completions: the calls that it finished.
+        refusals: the calls that failed in it.
+    """
+
+    sampled: list[Sampled] = field(default_factory=list[Sampled])
+    completions: list[Completion] = field(default_factory=list[Completion])
+    refusals: list[Refusal] = field(default_factory=list[Refusal])
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +133,8 @@ class Engine(Protocol):
         """Drops a call and frees its slot. Returns False if it is not here (finished already, say)."""
         ...
 
-    def step(self) -> list[Completion]:
-        """Runs one forward pass over all running calls (new tokens of prompts and one token each of the others).
-
-        Returns the calls that this step finished.
-        """
+    def step(self) -> Outcome:
+        """Runs one forward pass over all running calls (new tokens of prompts and one token each of the others)."""
         ...
 
     def score(self, token_ids: IntIds, start: int) -> Scored:

@@ -1,15 +1,18 @@
 """One call inside the engine, from its arrival to its completion."""
 
 import hashlib
+import struct
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ajet_server.engines.base import Completion, FinishReason, GenerationRequest, IntIds
+from ajet_server.engines.constraint import Constraint
 from ajet_server.engines.sampler import Draw
-from ajet_server.worker.protocol import Sampling
+from ajet_server.worker.protocol import Sampled, Sampling
 
 _SEED_BITS = (1 << 64) - 1
+_ID, _LOGPROB = struct.Struct("<i"), struct.Struct("<f")
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +25,7 @@ class Call:
         known: ids there are.
         computed: ids whose keys and values are in the slot; 0 <= computed <= known.
         cached: of these, prompt ids whose keys and values were copied instead of computed.
+        constraint: what may come next, if a schema says so.
         started: it knows where its beginning comes from; until then its slot is empty.
         slot: place in the slot store; -1 while it waits.
     """
@@ -30,6 +34,7 @@ class Call:
     rng: np.random.Generator
     tokens: IntIds
     known: int
+    constraint: Constraint | None = None
     computed: int = 0
     cached: int = 0
     started: bool = False
@@ -67,6 +72,12 @@ class Call:
         self.known += 1
         self.draws.append(draw)
 
+    def newest(self) -> Sampled:
+        """Returns the last sampled token, for the stream."""
+        draw = self.draws[-1]
+        tops = [draw.top] if self.sampling.top_logprobs else []
+        return Sampled(self.request_id, len(self.draws) - 1, _ID.pack(draw.token), _LOGPROB.pack(draw.logprob), tops)
+
     def complete(self, reason: FinishReason, stop: str | None, weight_version: int) -> Completion:
         """Returns what it sampled."""
         return Completion(
@@ -81,7 +92,7 @@ class Call:
         )
 
 
-def new_call(request: GenerationRequest, engine_seed: int) -> Call:
+def new_call(request: GenerationRequest, engine_seed: int, constraint: Constraint | None = None) -> Call:
     """Makes a call; without a seed of its own, its stream follows from the engine's seed and its request id.
 
     Request ids are never used twice, not after a restart either, and are recorded with what was sampled. So no two
@@ -96,7 +107,7 @@ def new_call(request: GenerationRequest, engine_seed: int) -> Call:
     tokens[:length] = request.prompt_ids
     seed = request.sampling.seed
     entropy = (0, _digest(engine_seed, request.request_id)) if seed is None else (1, seed & _SEED_BITS)
-    return Call(request, np.random.default_rng(entropy), tokens, known=length)
+    return Call(request, np.random.default_rng(entropy), tokens, length, constraint)
 
 
 def _digest(engine_seed: int, request_id: str) -> int:

@@ -8,6 +8,8 @@ from ajet_server.worker.protocol import Sampling
 
 MIN_TEMPERATURE = 1e-3
 """Less is greedy in all but name, and would only lose precision; 0 says so openly."""
+MAX_BIAS = 100.0
+"""As in the OpenAI API. It is as good as a ban or an order, and no logit overflows with it."""
 
 
 def check_request(request: GenerationRequest, *, vocab_size: int, max_model_len: int) -> None:
@@ -51,6 +53,9 @@ def _check_sampling(sampling: Sampling, vocab_size: int) -> None:
     most = 0 <= sampling.top_logprobs <= vocab_size
     _require(most, "top_logprobs", sampling.top_logprobs, f"0 to {vocab_size}, the size of the vocabulary")
     _require("" not in sampling.stop, "stop", list(sampling.stop), "strings of at least one character")
+    for token_id, bias in sampling.logit_bias:
+        _require(0 <= token_id < vocab_size, "logit_bias", token_id, f"ids of this model, 0 to {vocab_size - 1}")
+        _require(-MAX_BIAS <= bias <= MAX_BIAS, "logit_bias", bias, f"biases from {-MAX_BIAS:g} to {MAX_BIAS:g}")
 
 
 def _require(holds: bool, field: str, value: object, right: str) -> None:

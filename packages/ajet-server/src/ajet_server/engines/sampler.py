@@ -1,6 +1,6 @@
 """Draws one token per row of logits: all rows at once, each with its own temperature, truncation and random stream.
 
-Shapes: S rows that sample, V vocabulary, R rows that draw at random, K candidates, N blocks.
+Shapes: S rows that sample, V vocabulary, R some of the rows, K candidates, N blocks.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ajet_core.errors import EngineFailedError
+from ajet_server.engines.constraint import Constraint
 from ajet_server.worker.protocol import Sampling
 
 _CANDIDATES = 512
@@ -43,15 +44,19 @@ class SampledRow(Protocol):
         """How to sample."""
         ...
 
+    constraint: Constraint | None
+
 
 def sample(logits_SV: Tensor, rows: Sequence[SampledRow]) -> list[Draw]:
     """Draws one token for every row. The logits are overwritten: a copy would take as long as the rest.
 
-    The log-probability is log softmax(logits / temperature), before truncation; at temperature 0, log softmax(logits).
+    Distribution and log-probability are those that `Sampling` describes.
 
     Raises:
         EngineFailedError: a row of logits holds NaN or infinity; names the call.
     """
+    _add_biases(logits_SV, rows)
+    _mask(logits_SV, rows)
     peak_S = logits_SV.amax(-1)
     _refuse_non_finite(peak_S, rows)
     temperature_S = peak_S.new_tensor([row.sampling.temperature or 1.0 for row in rows])
@@ -63,6 +68,24 @@ def sample(logits_SV: Tensor, rows: Sequence[SampledRow]) -> list[Draw]:
     logprobs_S = scaled_SV.gather(1, ids_S[:, None])[:, 0] - log_total_S
     tops = _likeliest(scaled_SV, log_total_S, rows)
     return [Draw(*draw) for draw in zip(ids_S.tolist(), logprobs_S.tolist(), tops, strict=True)]
+
+
+def _add_biases(logits_SV: Tensor, rows: Sequence[SampledRow]) -> None:
+    """Adds every row's biases, those of all rows in one go."""
+    biases = [(at, *pair) for at, row in enumerate(rows) for pair in row.sampling.logit_bias]
+    if biases:
+        places, ids, values = zip(*biases, strict=True)
+        index = torch.tensor([places, ids], device=logits_SV.device)
+        logits_SV.index_put_((index[0], index[1]), logits_SV.new_tensor(values), accumulate=True)
+
+
+def _mask(logits_SV: Tensor, rows: Sequence[SampledRow]) -> None:
+    """Takes the ids that a schema does not allow out of its rows. The other rows are not touched."""
+    held = [(at, row.constraint.allowed) for at, row in enumerate(rows) if row.constraint is not None]
+    if held:
+        places = [at for at, _ in held]
+        allowed_RV = torch.from_numpy(np.stack([allowed_V for _, allowed_V in held])).to(logits_SV.device)
+        logits_SV[places] = logits_SV[places].masked_fill(~allowed_RV, -torch.inf)
 
 
 def _refuse_non_finite(peak_S: Tensor, rows: Sequence[SampledRow]) -> None:
@@ -159,7 +182,7 @@ def _invert(weights_RN: Tensor, share_R: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _likeliest(scaled_SV: Tensor, log_total_S: Tensor, rows: Sequence[SampledRow]) -> list[list[tuple[int, float]]]:
-    """Returns each row's `top_logprobs` likeliest ids with their log-probabilities."""
+    """Returns each row's `top_logprobs` likeliest ids with their log-probabilities, without those that cannot come."""
     tops: list[list[tuple[int, float]]] = [[] for _ in rows]
     wanted = [at for at, row in enumerate(rows) if row.sampling.top_logprobs]
     if wanted:
@@ -167,5 +190,6 @@ def _likeliest(scaled_SV: Tensor, log_total_S: Tensor, rows: Sequence[SampledRow
         values_RK, ids_RK = scaled_SV[wanted].topk(min(widest, scaled_SV.shape[1]))
         values_RK = values_RK - log_total_S[wanted, None]
         for at, ids, values in zip(wanted, ids_RK.tolist(), values_RK.tolist(), strict=True):
-            tops[at] = list(zip(ids, values, strict=True))[: rows[at].sampling.top_logprobs]
+            likeliest = list(zip(ids, values, strict=True))[: rows[at].sampling.top_logprobs]
+            tops[at] = [(token, value) for token, value in likeliest if value > -np.inf]
     return tops

@@ -17,21 +17,20 @@ from transformers import PreTrainedModel
 from ajet_core.config import EngineConfig, Job
 from ajet_core.errors import ConfigError, EngineFailedError, RequestError
 from ajet_server.engines.attention import ATTENTION, StepPlan
-from ajet_server.engines.base import Completion, GenerationRequest, IntIds, Scored
+from ajet_server.engines.base import Completion, GenerationRequest, IntIds, Outcome, Refusal, Scored
 from ajet_server.engines.calls import Call, new_call
+from ajet_server.engines.constraint import Constraints
 from ajet_server.engines.linear import use_onednn
 from ajet_server.engines.packing import pack
 from ajet_server.engines.request_checks import check_request
 from ajet_server.engines.sampler import Draw, sample
 from ajet_server.engines.scheduler import Scheduler
 from ajet_server.engines.stop import find_stop
+from ajet_server.engines.weights import check_shapes, copy_into, holds
 from ajet_server.models.folder import ModelFolder, max_model_len, open_model_folder
 from ajet_server.models.load import load_causal_lm
 from ajet_server.models.supported import refuse_unsupported
 from ajet_server.worker.protocol import Sampling
-
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers as wide as a number format: they compare bit by bit, so that NaN equals NaN and 0 is not -0."""
 
 
 class TorchEngine:
@@ -57,6 +56,7 @@ class TorchEngine:
         self._vocab_size = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
         self._tokenizer = Tokenizer.from_file(str(folder.tokenizer_file))
         self._eos_ids = frozenset(folder.eos_ids)
+        self._constraints = Constraints(self._tokenizer, self._vocab_size, folder.eos_ids)
         self._scheduler = Scheduler(
             config.max_batch_size, self._max_model_len, config.prefill_chunk, config.prefix_cache_tokens
         )
@@ -107,12 +107,14 @@ class TorchEngine:
         """Queues a call; it joins the running batch at the next step that has a free slot.
 
         Raises:
-            RequestError: the request is out of bounds, or its id is in use.
+            RequestError: the request is out of bounds, its id is in use, or its schema cannot be served.
         """
         check_request(request, vocab_size=self._vocab_size, max_model_len=self._max_model_len)
         if self._scheduler.find(request.request_id) is not None:
             raise RequestError(f"request_id: {request.request_id!r} is already running", field="request_id")
-        self._scheduler.add(new_call(request, self._seed))
+        schema = request.sampling.json_schema
+        constraint = None if schema is None else self._constraints.start(schema)
+        self._scheduler.add(new_call(request, self._seed, constraint))
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
@@ -124,17 +126,15 @@ class TorchEngine:
         return True
 
     @torch.inference_mode()
-    def step(self) -> list[Completion]:
+    def step(self) -> Outcome:
         """Runs one forward pass over all running calls.
-
-        Returns the calls that this step finished.
 
         Raises:
             EngineFailedError: the logits are not finite. The engine is of no use after that.
         """
         step = self._scheduler.next_step()
         if not step.tokens:
-            return []
+            return Outcome()
         calls, places = step.sampling()
         logits_SV = self._forward(pack(step, self._scheduler.store, self._device), places)
         self._scheduler.finish(step)
@@ -192,12 +192,12 @@ class TorchEngine:
                 f"weights of version {weight_version} arrived while {self.running} calls were running; drain first"
             )
         present: dict[str, Tensor] = self._model.state_dict()
-        _check_shapes(present, shapes)
+        check_shapes(present, shapes)
         self._scheduler.forget()
         missing = set(shapes)
         with torch.no_grad():
             for name, tensor in weights:
-                _copy_into(present, name, tensor, missing)
+                copy_into(present, name, tensor, missing)
                 del tensor  # or it would live on while the next one is made
         if missing:
             raise EngineFailedError(f"weights: {min(missing)!r} was announced but did not come; others are loaded")
@@ -212,7 +212,7 @@ class TorchEngine:
         """
         present: dict[str, Tensor] = self._model.state_dict()
         for name, tensor in weights:
-            if not _holds(present.get(name), tensor):
+            if not holds(present.get(name), tensor):
                 return name
             del tensor  # or it would live on while the next one is made
         return None
@@ -237,53 +237,42 @@ class TorchEngine:
             )
         return logits_SV.float()
 
-    def _take(self, calls: list[Call], draws: list[Draw]) -> list[Completion]:
-        """Hands the sampled tokens to their calls; takes out and returns those that are complete."""
-        done: list[tuple[Call, Completion]] = []
+    def _take(self, calls: list[Call], draws: list[Draw]) -> Outcome:
+        """Hands the sampled tokens to their calls, and takes out those that end."""
+        outcome, ended = Outcome(), list[Call]()
         for call, draw in zip(calls, draws, strict=True):
             call.append(draw)
-            completion = self._completion(call, draw.token)
+            try:
+                completion = self._completion(call, draw.token)
+            except RequestError as error:
+                outcome.refusals.append(Refusal(call.request_id, error))
+                ended.append(call)
+                continue
+            if call.request.stream:
+                outcome.sampled.append(call.newest())
             if completion is not None:
-                done.append((call, completion))
+                outcome.completions.append(completion)
+                ended.append(call)
         # From the last slot down, so that calls that end together leave no holes to fill.
-        for call, _ in sorted(done, key=lambda pair: -pair[0].slot):
+        for call in sorted(ended, key=lambda call: -call.slot):
             self._scheduler.remove(call)
-        return [completion for _, completion in done]
+        return outcome
 
     def _completion(self, call: Call, token: int) -> Completion | None:
-        """Returns what a call sampled if its last token ended it."""
+        """Returns what a call sampled if its last token ended it.
+
+        Raises:
+            RequestError: its schema cannot be followed any further.
+        """
         if token in self._eos_ids:
             return call.complete("stop", None, self.weight_version)
+        if call.constraint is not None:
+            call.constraint.take(token)
+            if call.constraint.complete:
+                return call.complete("stop", None, self.weight_version)
         stop = find_stop(self._tokenizer, call.sampling.stop, call.completion)
         if stop is not None:
             return call.complete("stop", stop, self.weight_version)
         if call.known == len(call.tokens):
             return call.complete("length", None, self.weight_version)
         return None
-
-
-def _check_shapes(present: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    for name, shape in shapes.items():
-        target = present.get(name)
-        if target is None:
-            raise EngineFailedError(f"weights: the engine's model has no tensor {name!r}; nothing was changed")
-        if shape != tuple(target.shape):
-            raise EngineFailedError(
-                f"weights: {name!r} is {shape}, but the engine's model has {tuple(target.shape)}; nothing was changed"
-            )
-
-
-def _copy_into(present: Mapping[str, Tensor], name: str, tensor: object, missing: set[str]) -> None:
-    """Copies one announced weight. `missing` are the announced names that have not come yet."""
-    if name not in missing or not isinstance(tensor, Tensor) or tensor.shape != present[name].shape:
-        raise EngineFailedError(f"weights: {name!r} is not what was announced; the weights are half loaded now")
-    present[name].copy_(tensor)
-    missing.remove(name)
-
-
-def _holds(target: Tensor | None, tensor: object) -> bool:
-    """Returns whether every bit is the same, once the given tensor is in the held one's number format."""
-    if target is None or not isinstance(tensor, Tensor) or tensor.shape != target.shape:
-        return False
-    bits = _BITS[target.element_size()]
-    return torch.equal(target.view(bits), tensor.detach().to(target).view(bits))

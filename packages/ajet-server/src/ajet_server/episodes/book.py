@@ -9,9 +9,9 @@ from ajet_core.episode import EpisodeKind
 from ajet_server.capture.records import CallsSoFar, EpisodeRecord
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class OpenState:
-    """An open episode in memory.
+    """An open episode in memory. Others may keep what belongs to it in a dictionary with weak keys.
 
     Attributes:
         record: as it was opened.
@@ -19,7 +19,9 @@ class OpenState:
         expires_at: monotonic seconds; no renewal goes beyond.
         next_seq: the `seq` of the next call.
         recorded: calls recorded.
+        sampled: tokens sampled in them.
         in_flight: calls being generated; an episode does not expire while one runs.
+        reserved: tokens that these may sample at most.
         oldest_version: the oldest weight version among its tokens.
         lock: held while it is being closed.
         closed: set once it is; ends the calls that still run.
@@ -30,7 +32,9 @@ class OpenState:
     expires_at: float
     next_seq: int = 0
     recorded: int = 0
+    sampled: int = 0
     in_flight: int = 0
+    reserved: int = 0
     oldest_version: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -88,6 +92,7 @@ class OpenBook:
             expires_at=expires_at,
             next_seq=so_far.next_seq,
             recorded=so_far.count,
+            sampled=so_far.sampled,
             oldest_version=so_far.oldest_version,
         )
         self._by_id[record.id] = state

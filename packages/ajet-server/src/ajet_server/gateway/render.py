@@ -7,18 +7,18 @@ The template runs in Jinja's immutable sandbox with the settings that transforme
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import jinja2
 import jinja2.nodes
 import numpy as np
-import numpy.typing as npt
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from ajet_core.errors import ConfigError, RequestError
+from ajet_server.gateway.request import IntIds, Message, Tool
 from ajet_server.models.folder import ModelFolder
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -35,39 +35,101 @@ _STUMBLES = (
 """What a template may raise over messages that it was not written for."""
 
 
+class Cut(NamedTuple):
+    """A text and its ids. The cuts of a text put together are the whole text and all its ids."""
+
+    text: str
+    ids: IntIds
+
+
 class ChatRenderer:
-    """Renders conversations for one model and turns sampled ids back into text."""
+    """Renders conversations for one model and turns sampled ids back into text.
+
+    Attributes:
+        tokenizer: of the model.
+        syntax: the chat template, parsed.
+        anchors: special tokens by their text, next to which text may be cut: the ids of what follows such a token do
+            not depend on what is before it, nor the other way round.
+    """
 
     def __init__(self, folder: ModelFolder) -> None:
-        self._tokenizer = _open_tokenizer(folder)
+        self.tokenizer = _open_tokenizer(folder)
         names = {name: _text(folder.tokenizer_config.get(name)) for name in _SPECIAL}
         self._names = {name: text for name, text in names.items() if text is not None}
-        self._template = _compile(folder.chat_template)
+        self.syntax, self._template = _compile(folder.chat_template)
+        self.anchors = _anchors(self.tokenizer)
+        self._anchor_ids = frozenset(self.anchors.values())
+        self._anchor_texts = tuple(self.anchors)
 
-    def prompt_ids(self, messages: Sequence[dict[str, Any]]) -> npt.NDArray[np.int32]:
-        """Returns i32[P]: the conversation and the opening of the assistant's turn.
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> str:
+        """Returns the conversation and the opening of the assistant's turn, as text.
+
+        Args:
+            messages: as the template wants them; tool arguments mostly as dicts.
+            tools: None and an empty list are the same.
 
         Raises:
             RequestError: the template refuses these messages (roles that do not alternate, say).
         """
         try:
-            text = self._template.render(
-                messages=messages, tools=None, documents=None, add_generation_prompt=True, **self._names
+            return self._template.render(
+                messages=messages, tools=tools or None, documents=None, add_generation_prompt=True, **self._names
             )
         except _STUMBLES as error:
             raise RequestError(
                 f"messages: the model's chat template refuses them: {error}", field="messages"
             ) from error
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        return np.asarray(encoding.ids, dtype=np.int32)
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> IntIds:
+        """Returns i32[P]: what `render` gives, as ids. Text that spells a special token is that token."""
+        return self.encode(self.render(messages, tools))
+
+    def encode(self, text: str) -> IntIds:
+        """Returns i32[n]: a text as ids, by itself. See `cut` for errors."""
+        return np.asarray(self._encoding(text).ids, dtype=np.int32)
+
+    def cut(self, text: str, after: str = "") -> list[Cut]:
+        """Returns a text that follows the special token `after` in two cuts: the second begins at its last anchor.
+
+        There is one cut if there is no anchor, or nothing before it. `after` itself is in none.
+
+        Raises:
+            RequestError: the text holds half a character.
+        """
+        encoding = self._encoding(after + text)
+        ids, first = np.asarray(encoding.ids, dtype=np.int32), 1 if after else 0
+        for index in range(len(ids) - 1, first, -1):
+            if encoding.ids[index] in self._anchor_ids:
+                start = encoding.offsets[index][0] - len(after)
+                return [Cut(text[:start], ids[first:index]), Cut(text[start:], ids[index:])]
+        return [Cut(text, ids[first:])]
+
+    def begins_with_anchor(self, text: str, start: int) -> bool:
+        """Whether an anchor begins at `start`, so that what follows may be tokenized alone."""
+        return text.startswith(self._anchor_texts, start)
+
+    def _encoding(self, text: str) -> Encoding:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = text[error.start].encode("unicode_escape").decode()
+            raise RequestError(
+                f"messages: a text holds {half}, half of a character that JSON writes as two; send both, or none",
+                field="messages",
+            ) from error
+        return self.tokenizer.encode(text, add_special_tokens=False)
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Returns the text of sampled ids without special tokens."""
-        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def text_with_special(self, token_ids: Sequence[int] | IntIds) -> str:
+        """Returns the text of ids, special tokens included."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
     def token(self, token_id: int) -> str:
         """Returns the text of one token, special ones included."""
-        return self._tokenizer.decode([token_id], skip_special_tokens=False)
+        return self.text_with_special([token_id])
 
 
 def _open_tokenizer(folder: ModelFolder) -> Tokenizer:
@@ -81,6 +143,37 @@ def _open_tokenizer(folder: ModelFolder) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _anchors(tokenizer: Tokenizer) -> dict[str, int]:
+    """The added tokens that split any text in the same way, whatever is around them.
+
+    They are found before a text is normalized or split further, the leftmost first and the longest of several. So one
+    is found wherever it is written unless another added token may reach into it, and both sides are tokenized on their
+    own unless it takes spaces from the left (those it takes from the right are behind the cut) or asks for a word
+    boundary.
+    """
+    added = tokenizer.get_added_tokens_decoder()
+    if any(token.single_word for token in added.values()):
+        return {}
+    found_first = tokenizer.normalizer is None
+    texts = [token.content for token in added.values()]
+    return {
+        token.content: token_id
+        for token_id, token in added.items()
+        if not token.lstrip and (found_first or not token.normalized) and not _reached(token.content, texts)
+    }
+
+
+def _reached(text: str, others: list[str]) -> bool:
+    """Whether another token may overlap the beginning of this one, or is a longer form of it."""
+    for other in others:
+        if other != text and other.startswith(text):
+            return True
+        for start in range(1, len(other)):
+            if other.startswith(text, start) or text.startswith(other[start:]):
+                return True
+    return False
 
 
 class _Generation(Extension):
@@ -99,7 +192,7 @@ def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _compile(source: str) -> jinja2.Template:
+def _compile(source: str) -> tuple[jinja2.nodes.Template, jinja2.Template]:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
     )
@@ -107,7 +200,7 @@ def _compile(source: str) -> jinja2.Template:
     functions: dict[str, Any] = {"raise_exception": _raise, "strftime_now": _strftime_now}
     environment.globals.update(functions)
     try:
-        return environment.from_string(source)
+        return environment.parse(source), environment.from_string(source)
     except jinja2.TemplateError as error:
         raise ConfigError(f"model.path: the chat template is not valid Jinja: {error}", field="model.path") from error
 

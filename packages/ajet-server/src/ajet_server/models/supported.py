@@ -125,7 +125,8 @@ def _flags(config: Any, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _layer_types(config: Any) -> Iterator[str]:
-    others: set[str] = set(getattr(config, "layer_types", None) or ()) - _LAYERS
+    kinds: list[str] = list(getattr(config, "layer_types", None) or ())
+    others = set(kinds) - _LAYERS
     if others:
         yield f"it has layers of type {', '.join(sorted(others))}"
 

@@ -29,6 +29,12 @@ class Metrics:
         self._prompt = Counter("ajet_request_prompt_tokens", "Prompt tokens given to the engine", registry=registry)
         self._cached = Counter("ajet_request_cached_tokens", "Prompt tokens not computed again", registry=registry)
         self._completion = Counter("ajet_capture_tokens", "Tokens sampled and recorded", registry=registry)
+        self._malformed = Counter(
+            "ajet_request_malformed_tool_calls", "Tool calls that could not be read and stayed text", registry=registry
+        )
+        self._replayed = Counter(
+            "ajet_request_replayed", "Retries answered by the call that their first try recorded", registry=registry
+        )
         self._seconds = Histogram(
             "ajet_request_seconds", "Seconds per call, waiting included", buckets=_SECONDS, registry=registry
         )
@@ -40,6 +46,14 @@ class Metrics:
         self._cached.inc(cached)
         self._completion.inc(completion)
         self._seconds.observe(seconds)
+
+    def malformed(self, count: int) -> None:
+        """Counts tool calls that could not be read."""
+        self._malformed.inc(count)
+
+    def replayed(self) -> None:
+        """Counts one retry that was answered from the ledger."""
+        self._replayed.inc()
 
     def exposition(self) -> bytes:
         """Returns the metrics in Prometheus' text format."""

@@ -1,6 +1,6 @@
 """Who may call what.
 
-    /v1                                      the agent's key of an open episode
+    /v1                                      the agent's key of an open episode, as a bearer or as `x-api-key`
     /api/episodes/{id}                       finish, abort, heartbeat: the episode's control key
     /api/episodes, status, events, GET job   nothing on loopback; elsewhere the client token or the admin token
     the rest of /api                         nothing on loopback; elsewhere the admin token
@@ -37,6 +37,11 @@ def bearer(request: Request) -> str | None:
     """The key in `Authorization: Bearer …`, None if there is none."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" and key.strip() else None
+
+
+def agent_key(request: Request) -> str | None:
+    """The key of an agent: the bearer's, else that of `x-api-key`, by which Anthropic's SDKs send it."""
+    return bearer(request) or request.headers.get("x-api-key", "").strip() or None
 
 
 async def require_client(request: Request, server: ServerDep) -> None:
@@ -80,9 +85,11 @@ async def require_view(episode_id: str, request: Request, server: ServerDep) -> 
 
 async def require_episode(request: Request, server: ServerDep) -> OpenState:
     """Returns the open episode of the agent's key."""
-    key = bearer(request)
+    key = agent_key(request)
     if key is None:
-        raise KeyRefusedError("send 'Authorization: Bearer <api_key>' with the api_key of an open episode")
+        raise KeyRefusedError(
+            "send 'Authorization: Bearer <api_key>' or 'x-api-key: <api_key>' with the api_key of an open episode"
+        )
     return server.runtime.episodes.agent(key)
 
 

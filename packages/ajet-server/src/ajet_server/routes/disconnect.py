@@ -8,13 +8,12 @@ from fastapi import Request
 
 T = TypeVar("T")
 
-_POLL_S = 0.5
 CLIENT_GONE = 499
 """Status of an answer that nobody reads but a log."""
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """Awaits `work`, or cancels it and returns None when the client has left."""
+    """Awaits `work`, or cancels it and returns None when the client has left. The body must have been read."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_until_disconnected(request))
     try:
@@ -27,5 +26,6 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) ->
 
 
 async def _until_disconnected(request: Request) -> None:
-    while not await request.is_disconnected():  # noqa: ASYNC110 - ASGI has no event for it
-        await asyncio.sleep(_POLL_S)
+    # After the body, the next thing that a server tells of a request is that its client has left.
+    while (await request.receive())["type"] != "http.disconnect":
+        continue

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -10,10 +11,11 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from ajet_core.errors import AjetError, RequestError, to_wire
+from ajet_server.gateway.dialects import messages
+from ajet_server.gateway.dialects.chat.answer import error_body
 
 log = logging.getLogger("ajet.http")
 
-_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 410: "permission_error"}
 _HTTP_CODES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 
 
@@ -28,17 +30,24 @@ def install_error_handlers(app: FastAPI) -> None:
 def error_response(request: Request, error: AjetError) -> JSONResponse:
     """Returns the response for an error."""
     headers = {} if error.retry_after_s is None else {"Retry-After": str(math.ceil(error.retry_after_s))}
-    body = _shape(request.url.path, to_wire(error)["error"], error.status)
-    return JSONResponse(body, status_code=error.status, headers=headers)
+    return _respond(request, to_wire(error)["error"], error.status, headers)
+
+
+def _respond(request: Request, inner: dict[str, Any], status: int, headers: Mapping[str, str]) -> JSONResponse:
+    body = _shape(request.url.path, inner, status)
+    if "request_id" in body:
+        headers = {**headers, "request-id": body["request_id"]}
+    return JSONResponse(body, status, headers)
 
 
 def _shape(path: str, inner: dict[str, Any], status: int) -> dict[str, Any]:
-    """OpenAI's shape under `/v1`, ours elsewhere."""
+    """Anthropic's shape under `/v1/messages`, OpenAI's under the rest of `/v1`, ours elsewhere."""
     inner = {key: _encodable(value) for key, value in inner.items()}
     if not path.startswith("/v1"):
         return {"error": inner}
-    kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": inner["message"], "type": kind, "param": inner.get("field"), "code": inner["code"]}}
+    if path.startswith("/v1/messages"):
+        return messages.error_body(inner["message"], inner["code"], status)
+    return error_body(inner["message"], inner["code"], status, inner.get("field"))
 
 
 def _encodable(value: object) -> object:
@@ -49,15 +58,22 @@ def _encodable(value: object) -> object:
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:
     """A mistake of ours: the traceback goes to the log (starlette raises it again), the caller gets a sentence."""
     message = f"{request.method} {request.url.path}: a mistake in the server ({type(error).__name__}); see its log"
-    return JSONResponse(_shape(request.url.path, {"code": "internal", "message": message, "field": None}, 500), 500)
+    return _respond(request, {"code": "internal", "message": message, "field": None}, 500, {})
 
 
 async def _on_ajet_error(request: Request, error: Exception) -> JSONResponse:
     if not isinstance(error, AjetError):
         raise error
+    response = error_response(request, error)
     if error.status >= 500 and error.retry_after_s is None:  # "try again" is no news
-        log.warning("%s %s: %s", request.method, request.url.path, error.message)
-    return error_response(request, error)
+        log.warning("%s %s: %s", request.method, request.url.path, _told(error, response))
+    return response
+
+
+def _told(error: AjetError, response: JSONResponse) -> str:
+    """The message for the log, with the id by which the caller knows it, if there is one."""
+    named = response.headers.get("request-id")
+    return error.message if named is None else f"{error.message} ({named})"
 
 
 async def _on_invalid_body(request: Request, error: Exception) -> JSONResponse:
@@ -95,5 +111,4 @@ def http_error_response(request: Request, error: HTTPException) -> JSONResponse:
         "field": None,
         "retry_after_s": None,
     }
-    body = _shape(request.url.path, inner, error.status_code)
-    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+    return _respond(request, inner, error.status_code, error.headers or {})

@@ -82,7 +82,7 @@ def build_batch(episodes: Sequence[EpisodeRow], algorithm: AlgorithmConfig, voca
         advantages_N, advantages_E = given_N.astype(np.float32), _episode_means(given_N, episode_N, len(episodes))
     calls = [
         _call(row, episodes[episode], float(advantage), vocab_size)
-        for row, episode, advantage in zip(rows, episode_N, advantages_N, strict=True)
+        for row, episode, advantage in zip(rows, episode_N.tolist(), advantages_N, strict=True)
     ]
     return Batch(
         calls=with_loss_weights(calls, algorithm),

@@ -71,7 +71,7 @@ def scored(batch: Batch, minis: list[MiniBatch], job: Job, models: Models, progr
         return _with_critic(known, algorithm, algorithm.value)
     if algorithm.kl is not None and algorithm.kl.place == "reward":
         kl_S = token_kl(batch, known.packs, algorithm.kl)
-        kl_N = np.bincount(batch.token_calls, kl_S, len(batch.calls))
+        kl_N = np.bincount(batch.token_calls, kl_S, len(batch.calls)).astype(np.float64)
         batch = advantages_with_kl(batch, kl_N, algorithm)
         return Scored(batch, [replace(mini, packs=with_advantages(batch, mini.packs)) for mini in minis])
     return known

@@ -140,16 +140,25 @@ class Worker:
         from ajet_server.engines.base import GenerationRequest
 
         prompt = np.frombuffer(message.prompt_ids, dtype="<i4")
+        request = GenerationRequest(message.request_id, prompt, message.sampling, message.stream)
         try:
-            self._loaded_engine().submit(GenerationRequest(message.request_id, prompt, message.sampling))
+            self._loaded_engine().submit(request)
         except AjetError as error:
-            self._send(protocol.Failed(error.message, message.request_id, error.code))
+            self._refuse(message.request_id, error)
+
+    def _refuse(self, request_id: str, error: AjetError) -> None:
+        self._send(protocol.Failed(error.message, request_id, error.code, error.field))
 
     def _step(self) -> None:
         engine = self._engine
         if engine is None or not engine.has_work:
             return
-        for completion in engine.step():
+        outcome = engine.step()
+        if outcome.sampled:
+            self._send(protocol.Streamed(outcome.sampled))
+        for refusal in outcome.refusals:
+            self._refuse(refusal.request_id, refusal.error)
+        for completion in outcome.completions:
             self._send(_generated(completion))
         if time.monotonic() - self._heard > _HEARTBEAT_S:
             self._progress("generate", engine.running, engine.running + engine.waiting)

@@ -1,30 +1,24 @@
 """Keeps calls and jobs of the worker across the lives of its process.
 
 Calls wait here, not in the worker: behind a gate that is open while the engine serves. A call that was sent to a worker
-that died, or that had to make room for an update, is sent again; nobody has seen a token of it yet, so that is exact.
+that died, or that had to make room for an update, is sent again. What its caller has seen of it stays true: either the
+same tokens are sampled again, or the call fails.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ajet_core.errors import AjetError, EngineFailedError, UnavailableError, from_wire
 from ajet_server.worker import protocol
+from ajet_server.worker.pending import OnSampled, PendingCall
 from ajet_server.worker.process import WORKER_COMMAND, WorkerProcess
 from ajet_server.worker.protocol import FromWorker
 
 T = TypeVar("T")
 
 _WATCH_EVERY_S = 1.0
-
-
-@dataclass(slots=True)
-class _Pending:
-    message: protocol.Generate
-    answer: asyncio.Future[protocol.Generated]
-    sent: bool = False
 
 
 class Supervisor:
@@ -46,7 +40,7 @@ class Supervisor:
         self._on_progress = on_progress
         self._command = command
         self._process: WorkerProcess | None = None
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, PendingCall] = {}
         self._gate_open = False
         self._reply: asyncio.Future[FromWorker] | None = None
         self._watched = False
@@ -76,7 +70,7 @@ class Supervisor:
             WorkerRefusedError: the job or its checkpoint cannot be loaded.
             WorkerLostError: the process ended, or did not load within `timeout_s`.
         """
-        self._forget_sent()
+        self._forget_sent("another worker was started")
         if self._process and not self._process.lost.done():
             # It answered with nonsense: two workers would share one GPU and one folder of checkpoints.
             self._process.kill("another one takes over")
@@ -101,14 +95,21 @@ class Supervisor:
             raise EngineFailedError(f"the worker answered a sync with {type(answer).__name__}")
         return answer
 
-    async def generate(self, message: protocol.Generate, timeout_s: float) -> protocol.Generated:
+    async def generate(
+        self, message: protocol.Generate, timeout_s: float, on_sampled: OnSampled | None = None
+    ) -> protocol.Generated:
         """Runs one call, waiting for the gate and for new workers as long as `timeout_s` allows.
 
+        Args:
+            on_sampled: is handed every token in order, each once, before this returns, and nothing after that; as they
+                are sampled if `message.stream`. What it raises ends the call.
+
         Raises:
-            UnavailableError: the time is up; a retry makes sense.
+            UnavailableError: the time is up, or the call had to begin again and contradicts what was handed on; a retry
+                makes sense.
             RequestError: the engine refuses the call.
         """
-        pending = _Pending(message, asyncio.get_running_loop().create_future())
+        pending = PendingCall(message, on_sampled)
         self._pending[message.request_id] = pending
         try:
             async with asyncio.timeout(timeout_s):
@@ -122,7 +123,7 @@ class Supervisor:
         finally:
             self._pending.pop(message.request_id, None)
             self._note_idle()
-            if pending.sent and not (pending.answer.done() and not pending.answer.cancelled()) and self._process:
+            if pending.to_be_cancelled and self._process:
                 await self._process.send(protocol.Cancel(message.request_id))
 
     async def open_gate(self) -> None:
@@ -150,15 +151,14 @@ class Supervisor:
     def refuse_all(self, error: AjetError) -> None:
         """Answers every waiting call with an error: the engine will not come back by itself."""
         for pending in self._pending.values():
-            if not pending.answer.done():
-                pending.answer.set_exception(error)
+            pending.fail(error)
 
     async def lost(self) -> EngineFailedError:
         """Returns why, when the present worker is gone. Calls that it held wait for the next one."""
         if self._process is None:
             raise EngineFailedError("no worker was started")
         error = await asyncio.shield(self._process.lost)
-        self._forget_sent()
+        self._forget_sent(error.message)
         return error
 
     async def while_alive(self, work: Coroutine[Any, Any, T]) -> T:
@@ -229,12 +229,14 @@ class Supervisor:
             return
         for pending in list(self._pending.values()):
             if pending.sent:
-                pending.sent = False
+                pending.begin_again("the engine took new weights")
                 await self._process.send(protocol.Cancel(pending.message.request_id))
         self._note_idle()
 
     def _on_message(self, message: FromWorker) -> None:
         match message:
+            case protocol.Streamed():
+                self._stream(message)
             case protocol.Generated():
                 self._answer(message)
             case protocol.Failed():
@@ -245,23 +247,26 @@ class Supervisor:
                 if self._reply is not None and not self._reply.done():
                     self._reply.set_result(message)
 
+    def _stream(self, message: protocol.Streamed) -> None:
+        for sampled in message.calls:
+            if pending := self._pending.get(sampled.request_id):
+                pending.stream(sampled)
+
     def _answer(self, message: protocol.Generated) -> None:
-        pending = self._pending.get(message.request_id)
         # A call that was recalled may have finished just before the recall reached the engine; it runs again, and this
         # answer, which is as good, is used if it comes first.
-        if pending and not pending.answer.done():
-            pending.answer.set_result(message)
+        if pending := self._pending.get(message.request_id):
+            pending.finish(message)
 
     def _refuse(self, message: protocol.Failed) -> None:
-        pending = self._pending.get(message.request_id or "")
-        if pending and not pending.answer.done():
-            error = from_wire(400, {"error": {"code": message.code, "message": message.reason}})
-            pending.answer.set_exception(error)
+        if pending := self._pending.get(message.request_id or ""):
+            error = {"code": message.code, "message": message.reason, "field": message.field}
+            pending.refuse(from_wire(400, {"error": error}))
 
-    def _forget_sent(self) -> None:
+    def _forget_sent(self, cause: str) -> None:
         self._gate_open = False
         for pending in self._pending.values():
-            pending.sent = False
+            pending.begin_again(cause)
         self._note_idle()
 
     def _note_idle(self) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ _LARGE_BYTES = 2**23
 
 
 @contextmanager
-def refusals() -> Iterator[None]:
+def refusals() -> Generator[None]:
     """Whatever ajet-merge refuses inside becomes a `RequestError`.
 
     Raises:
@@ -57,7 +57,7 @@ def check_output(file: Path, out: Path | None) -> None:
 
 
 @contextmanager
-def _progress_bar(title: str) -> Iterator[Callable[[float], None]]:
+def _progress_bar(title: str) -> Generator[Callable[[float], None]]:
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,0 +1,163 @@
+"""Captured calls in the ledger: what the engine was given and what it sampled, by id (contract 1).
+
+A call that goes on from an earlier one of its episode keeps only what it adds to it: prompt ids beyond the parent's
+prompt and completion, messages beyond the parent's and its answer. So an episode of n turns takes room for its tokens
+once, and not n times. Reading puts the pieces together again.
+"""
+
+import json
+import sqlite3
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ajet_core.episode import EpisodeStatus
+from ajet_core.errors import EpisodeClosedError, StorageError
+from ajet_server.worker.protocol import CallRow
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One captured call, as it is stored.
+
+    Attributes:
+        id: unique.
+        episode_id: its episode.
+        seq: its place among the episode's calls.
+        parent_id: the call that it goes on from, recorded earlier in the same episode; None without one.
+        prompt_ids: little-endian int32, those beyond the parent's prompt and completion; all without a parent.
+        prompt_tokens: of the whole prompt.
+        completion_ids: little-endian int32, every sampled id.
+        logprobs: little-endian float32, one for each, of the distribution that it was sampled from.
+        sampling: JSON of the engine's sampling parameters.
+        temperature: it was sampled with.
+        weight_version: of the weights that sampled it.
+        finish_reason: why sampling ended: `stop` or `length`.
+        cached_tokens: prompt ids that the engine had computed before.
+        messages: JSON, those beyond the parent's messages and its response; all without a parent. A raw prompt that no
+            template was put around has none.
+        tools: JSON, as given to the template.
+        opening: text that was put before what is sampled, to make the model call a tool; its ids end the prompt.
+        response: JSON of the message that the completion was read as.
+        dialect: in which the agent asked.
+        request_digest: of the body, to recognise a retry.
+        answer_id: id of the answer that it is a choice of.
+        choice: which choice.
+        labels: JSON of what the caller wants recorded with it.
+    """
+
+    id: str
+    episode_id: str
+    seq: int
+    parent_id: str | None
+    prompt_ids: bytes
+    prompt_tokens: int
+    completion_ids: bytes
+    logprobs: bytes
+    sampling: str
+    temperature: float
+    weight_version: int
+    finish_reason: str
+    cached_tokens: int
+    messages: str
+    tools: str
+    opening: str
+    response: str
+    dialect: str
+    request_digest: bytes
+    answer_id: str
+    choice: int
+    labels: str
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCall:
+    """A call put together again.
+
+    Attributes:
+        record: as it is stored.
+        prompt_ids: little-endian int32, the whole prompt.
+        messages: the whole request's.
+    """
+
+    record: CallRecord
+    prompt_ids: bytes
+    messages: list[dict[str, Any]]
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The message that the completion was read as."""
+        return json.loads(self.record.response)
+
+
+_COLUMNS = tuple(CallRecord.__dataclass_fields__)
+_INSERT = f"INSERT INTO calls (at, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names
+
+
+def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
+    """Records calls of one episode, all or none.
+
+    Raises:
+        EpisodeClosedError: the episode closed meanwhile; late results are fenced off.
+    """
+    episode_id = calls[0].episode_id
+    row = db.execute("SELECT status FROM episodes WHERE id = ?", (episode_id,)).fetchone()
+    status = row["status"] if row else "unknown"
+    if status != EpisodeStatus.OPEN:
+        raise EpisodeClosedError(f"episode {episode_id} is {status}; the call was not recorded")
+    now = time.time()
+    db.executemany(_INSERT, [(now, *(getattr(call, name) for name in _COLUMNS)) for call in calls])
+
+
+def whole_calls(db: sqlite3.Connection, episode_id: str) -> list[WholeCall]:
+    """Returns an episode's calls in the order they were made, put together again.
+
+    Raises:
+        StorageError: a parent is missing, or the pieces do not add up.
+    """
+    rows = db.execute("SELECT * FROM calls WHERE episode_id = ? ORDER BY seq", (episode_id,)).fetchall()
+    made: dict[str, WholeCall] = {}
+    for row in rows:
+        record = CallRecord(**{name: row[name] for name in _COLUMNS})
+        made[record.id] = _whole(record, made)
+    return list(made.values())
+
+
+def _whole(record: CallRecord, earlier: dict[str, WholeCall]) -> WholeCall:
+    prompt, messages = record.prompt_ids, json.loads(record.messages)
+    if record.parent_id is not None:
+        parent = earlier.get(record.parent_id)
+        if parent is None:
+            raise StorageError(f"call {record.id}: its parent {record.parent_id} is not in the ledger")
+        prompt = parent.prompt_ids + parent.record.completion_ids + prompt
+        messages = [*parent.messages, parent.response, *messages]
+    if len(prompt) != 4 * record.prompt_tokens:
+        raise StorageError(
+            f"call {record.id}: its prompt has {len(prompt) // 4} tokens, {record.prompt_tokens} were recorded"
+        )
+    return WholeCall(record, prompt, messages)
+
+
+def call_rows(db: sqlite3.Connection, episode_id: str) -> list[CallRow]:
+    """Returns an episode's calls as a batch takes them. Raises `StorageError`, see `whole_calls`."""
+    return [
+        CallRow(
+            call_id=call.record.id,
+            episode_id=episode_id,
+            prompt_ids=call.prompt_ids,
+            completion_ids=call.record.completion_ids,
+            logprobs=call.record.logprobs,
+            temperature=call.record.temperature,
+            weight_version=call.record.weight_version,
+        )
+        for call in whole_calls(db, episode_id)
+    ]
+
+
+def answers_to(db: sqlite3.Connection, episode_id: str, request_digest: bytes) -> list[str]:
+    """Returns the ids of the episode's answers to requests of this digest, oldest first."""
+    rows = db.execute(
+        "SELECT answer_id FROM calls WHERE episode_id = ? AND request_digest = ? AND choice = 0 ORDER BY seq",
+        (episode_id, request_digest),
+    )
+    return [row["answer_id"] for row in rows]

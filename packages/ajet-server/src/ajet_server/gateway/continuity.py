@@ -1,0 +1,278 @@
+"""Token continuity: a call that goes on from an earlier one is given that one's exact tokens. See docs/continuity.md.
+
+    prompt ids = the earlier call's prompt ids + its sampled ids + the template's bridge to the next turn
+
+Only the bridge is tokenized. Text that the model saw or sampled never is a second time, unless the chat template itself
+changes what an earlier call was shown and the job follows it (`history: template`): then from there on.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Literal
+
+import numpy as np
+
+from ajet_core.errors import RequestError
+from ajet_merge import Call, Context, MergeError, Tracker
+from ajet_server.gateway.bridge import Added, Bridge, Seam
+from ajet_server.gateway.pieces import Piece, Writer, grown, joined, unknown
+from ajet_server.gateway.request import Conversation, IntIds, Message
+from ajet_server.gateway.shapes import Shape, without_loops
+
+How = Literal["fresh", "extended", "forked"]
+
+_TAIL = 200
+_NOTHING = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Place:
+    """Where a prompt stands among the calls of its attempt; for `Continuity` only.
+
+    Attributes:
+        piece: its last piece; None if it is empty.
+        base: index of the call that it goes on from.
+        how: in which way.
+        history: shapes of its messages, without loops.
+        tail: the last of its text.
+    """
+
+    piece: Piece | None
+    base: int | None
+    how: How
+    history: tuple[Shape, ...]
+    tail: str
+
+    @property
+    def ids(self) -> IntIds:
+        """i32[P]."""
+        return joined(*(self.piece.all_ids() if self.piece else []))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prepared:
+    """A prompt, ready for the engine.
+
+    Attributes:
+        prompt_ids: i32[P], `forced_ids` included.
+        parent: id of the call that the messages go on from.
+        how: `extended`: the prompt begins with the parent's prompt and completion. `forked`: the template changed what
+            the parent was shown; they share what comes before. `fresh`: there is no parent. A request for the same
+            messages as an earlier call has the prompt, the parent and the way of that call.
+        messages: how many of the messages the parent stands for, its response included; 0 without one.
+        known_tokens: how many ids the parent's prompt and completion have; an extended prompt begins with them.
+        forced_text: text that begins the answer.
+        forced_ids: i32[F], its ids, the last of the prompt's.
+        tail: up to 200 characters that the prompt ends with, before `forced_text`.
+        conversation: what was asked.
+        place: see there.
+    """
+
+    prompt_ids: IntIds
+    parent: str | None
+    how: How
+    messages: int
+    known_tokens: int
+    forced_text: str
+    forced_ids: IntIds
+    tail: str
+    conversation: Conversation
+    place: Place
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """A recorded call, as `Continuity.restore` needs it.
+
+    Attributes:
+        call_id: its id.
+        conversation: what was asked.
+        opening: text that the answer was made to begin with.
+        prompt_ids: i32[P], all of them.
+        completion_ids: i32[C].
+        response: the message that the completion was read as.
+    """
+
+    call_id: str
+    conversation: Conversation
+    opening: str
+    prompt_ids: IntIds
+    completion_ids: IntIds
+    response: Message
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Recorded:
+    """A call: its prompt, and what it said, in which ids (forced ones included) and with which end of turn."""
+
+    call_id: str
+    place: Place
+    messages: int
+    response: Message
+    said: IntIds
+    end: int | None
+
+
+class Continuity:
+    """The calls of one attempt. Safe to use from several threads.
+
+    Args:
+        bridge: of the model; may be shared.
+    """
+
+    def __init__(self, bridge: Bridge) -> None:
+        self._bridge = bridge
+        self._writer = Writer(bridge.renderer)
+        self._lock = Lock()
+        # Compares messages only. It keeps every call's ids whole; pieces keep shared ones once.
+        self._tracker = Tracker()
+        self._calls: list[_Recorded] = []
+
+    def prepare(self, conversation: Conversation) -> Prepared:
+        """Finds the ids that a request goes on from, and makes the rest of its prompt.
+
+        Costs rendering and tokenizing what is new where the template is local, else rendering everything once or twice
+        and tokenizing what is new or changed. Comparing messages and joining ids takes microseconds for each turn.
+
+        Raises:
+            RequestError: the template refuses these messages, or writes nothing for them.
+        """
+        place = self._place(conversation)
+        prepared = self._prepared(conversation, place, self._bridge.opening(conversation, place.tail))
+        if not prepared.prompt_ids.size:
+            raise RequestError("messages: the model's chat template writes nothing for them", field="messages")
+        return prepared
+
+    def record(
+        self, call_id: str, prepared: Prepared, completion_ids: Sequence[int] | IntIds, response: Message
+    ) -> None:
+        """Lets later requests go on from a call. Call it once the call is durable.
+
+        Args:
+            call_id: its id.
+            prepared: what `prepare` gave for it.
+            completion_ids: i32[C], all that was sampled, the end of turn and a stop string included.
+            response: the message that the completion was read as.
+        """
+        ids = np.asarray(completion_ids, np.int32)
+        asked = prepared.conversation
+        recorded = _Recorded(
+            call_id,
+            prepared.place,
+            len(asked.messages),
+            response,
+            joined(prepared.forced_ids, ids),
+            int(ids[-1]) if ids.size and int(ids[-1]) in self._bridge.end_ids else None,
+        )
+        with self._lock:
+            self._tracker.add(Call([0], [], []), Context(tuple(asked.messages), response, asked.tools))
+            self._calls.append(recorded)
+
+    def restore(self, calls: Iterable[PastCall]) -> None:
+        """Records calls of the ledger, in the order in which they were made.
+
+        Their prompts are made again to find what they share. Where that gives other ids than the ledger's (the date in
+        a system message, say), the ledger's are taken.
+        """
+        for past in calls:
+            self.record(past.call_id, self._remade(past), past.completion_ids, past.response)
+
+    def _remade(self, past: PastCall) -> Prepared:
+        forced = self._forced(past.opening)
+        shapes = without_loops(self._bridge.shaper.shapes(past.conversation.messages))
+        own = past.prompt_ids[: past.prompt_ids.size - forced.size]
+        place = Place(unknown(own), None, "fresh", shapes, "")
+        try:
+            again = self._place(past.conversation)
+        except RequestError:
+            again = place
+        place = again if np.array_equal(again.ids, own) else replace(place, tail=again.tail)
+        return self._prepared(past.conversation, place, past.opening)
+
+    def _prepared(self, conversation: Conversation, place: Place, opening: str) -> Prepared:
+        forced = self._forced(opening)
+        base = None if place.base is None else self._calls[place.base]
+        return Prepared(
+            prompt_ids=joined(place.ids, forced),
+            parent=base and base.call_id,
+            how=place.how,
+            messages=base.messages + 1 if base else 0,
+            known_tokens=base.place.ids.size + base.said.size if base else 0,
+            forced_text=opening,
+            forced_ids=forced,
+            tail=place.tail,
+            conversation=conversation,
+            place=place,
+        )
+
+    def _forced(self, opening: str) -> IntIds:
+        return self._bridge.renderer.encode(opening) if opening else _NOTHING
+
+    def _place(self, conversation: Conversation) -> Place:
+        try:
+            with self._lock:  # a call that is being recorded is found only when all of it is here
+                found = self._tracker.extends(conversation.messages, tools=conversation.tools)
+        except MergeError as error:  # nested a hundred deep, say
+            raise RequestError(str(error), field="messages") from error
+        if found is None:
+            return self._fresh(conversation)
+        if not found.response_included:
+            return self._calls[found.call].place
+        return self._going_on(found.call, conversation)
+
+    def _fresh(self, conversation: Conversation) -> Place:
+        text = self._bridge.text(conversation)
+        history = without_loops(self._bridge.shaper.shapes(conversation.messages))
+        return Place(self._writer.write(None, text), None, "fresh", history, text[-_TAIL:])
+
+    def _going_on(self, index: int, conversation: Conversation) -> Place:
+        base = self._calls[index]
+        answered = replace(conversation, messages=_with_thinking(conversation.messages[base.messages :], base.response))
+        history = without_loops(self._bridge.shaper.shapes(answered.messages), base.place.history)
+        seam = self._bridge.seam(base.place.history, answered)
+        if seam and seam.local and (seam.appends or self._bridge.keeps):
+            added = self._bridge.after_short(seam, answered)
+            if added and (added.written is not None or self._bridge.keeps):
+                return self._extended(index, seam, added, history)
+        whole = replace(conversation, messages=self._as_recorded(index, conversation.messages))
+        return self._over_all(index, seam, whole, history)
+
+    def _over_all(self, index: int, seam: Seam | None, whole: Conversation, history: tuple[Shape, ...]) -> Place:
+        """Renders everything, and goes on from what is still the same."""
+        base, text = self._calls[index], self._bridge.text(whole)
+        piece = base.place.piece
+        shared, all_shared = self._writer.shared(text, piece) if piece else (None, True)
+        bridge = None
+        if seam and (self._bridge.keeps or (all_shared and not (seam.local and not seam.appends))):
+            bridge = self._bridge.after_whole(seam, whole, base.messages)
+        if seam and bridge is not None and text.endswith(bridge):
+            start = piece.text_end if piece else 0
+            return self._extended(index, seam, Added(text[start : len(text) - len(bridge)], bridge), history)
+        rest = text[shared.text_end :] if shared else text
+        return Place(self._writer.write(shared, rest), index, "forked", history, text[-_TAIL:])
+
+    def _extended(self, index: int, seam: Seam, added: Added, history: tuple[Shape, ...]) -> Place:
+        base = self._calls[index]
+        written, bridge = added.written or "", added.bridge
+        if base.end is not None and (seam.closes or self._bridge.renderer.token(base.end) == seam.end):
+            written, bridge = written + seam.end, bridge.removeprefix(seam.end)
+        said = grown(base.place.piece, written, base.said)
+        return Place(self._writer.write(said, bridge), index, "extended", history, bridge[-_TAIL:])
+
+    def _as_recorded(self, index: int | None, messages: list[Message]) -> list[Message]:
+        """The messages with the thinking that agents leave out put back, of a call and those that it goes on from."""
+        messages = list(messages)
+        while index is not None:
+            base = self._calls[index]
+            messages[base.messages :] = _with_thinking(messages[base.messages :], base.response)
+            index = base.place.base
+        return messages
+
+
+def _with_thinking(messages: list[Message], response: Message) -> list[Message]:
+    """The first message is the response as an agent sent it back."""
+    thinking = response.get("reasoning_content")
+    if not thinking or messages[0].get("reasoning_content"):
+        return messages
+    return [{**messages[0], "reasoning_content": thinking}, *messages[1:]]

@@ -1,0 +1,12 @@
+"""The Chat Completions dialect: what is understood is listed here, everything else is refused by name.
+
+Beyond OpenAI's API: `top_k`; `return_token_ids`, which adds `prompt_token_ids` and `token_ids` as vLLM names them; and
+`reasoning_content` of assistants' messages, in and out, as DeepSeek and vLLM name it (`reasoning` is read as well).
+"""
+
+from ajet_server.gateway.dialects.chat.answer import answer
+from ajet_server.gateway.dialects.chat.options import Parsed
+from ajet_server.gateway.dialects.chat.parse import parse
+from ajet_server.gateway.dialects.chat.stream import events, failure
+
+__all__ = ["Parsed", "answer", "events", "failure", "parse"]

@@ -1,0 +1,12 @@
+"""The Responses dialect (`POST /v1/responses`), whole and streamed.
+
+An answer is a list of items: its thinking, its message, its tool calls. Sent back as they are, or named by
+`previous_response_id`, they are the one assistant message that Chat Completions would have sent back, so a conversation
+has the same prompts in both dialects.
+"""
+
+from ajet_server.gateway.dialects.responses.answer import answer
+from ajet_server.gateway.dialects.responses.events import events, failure
+from ajet_server.gateway.dialects.responses.parse import Parsed, parse
+
+__all__ = ["Parsed", "answer", "events", "failure", "parse"]

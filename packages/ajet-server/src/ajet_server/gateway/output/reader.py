@@ -1,0 +1,134 @@
+"""Reads one completion: sampled ids in, text, thinking and tool calls out."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ajet_server.gateway.output.parser import AnswerParser
+from ajet_server.gateway.output.stops import StopFilter
+from ajet_server.gateway.output.tokens import TextDecoder, TokenTexts
+from ajet_server.gateway.request import FinishReason, ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a completion grew by. The pieces of a completion put together are its `Summary`.
+
+    Attributes:
+        text: more text.
+        reasoning: more thinking.
+        tool_calls: calls that are now complete.
+        tokens: how many ids, from the first on, are settled by now: all their text has been handed out.
+    """
+
+    text: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A finished completion.
+
+    Attributes:
+        text: without thinking, calls, special tokens and everything from the stop string on.
+        reasoning: its thinking.
+        tool_calls: in order.
+        malformed_tool_calls: attempts at a call that could not be read; they are part of `text`, tags included.
+        surplus_tool_calls: calls after the first, where only one was allowed; they are part of nothing.
+        finish_reason: `length` if it was cut off, else `tool_calls` if there are any.
+        reasoning_tokens: ids that are thinking, tags included.
+    """
+
+    text: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+    malformed_tool_calls: int
+    surplus_tool_calls: int
+    finish_reason: FinishReason
+    reasoning_tokens: int
+
+
+class OutputReader:
+    """Ids are read one by one, so how they are cut into pushes changes nothing but the pieces.
+
+    Args:
+        texts: of the model's tokens.
+        parser: of the text.
+        opening: forced text that the prompt ended with; a call may begin there.
+        stops: strings that end the text.
+    """
+
+    def __init__(self, texts: TokenTexts, parser: AnswerParser, *, opening: str, stops: Sequence[str]) -> None:
+        self._texts = texts
+        self._decoder = TextDecoder(texts, begins=not opening)
+        self._stop = StopFilter(stops)
+        self._parser = parser
+        self._parser.feed(opening)
+        self._length = len(opening)
+        self._begins: list[int] = []
+        self._unsettled: deque[int] = deque()
+        self._pieces: list[Piece] = []
+
+    def push(self, ids: Sequence[int]) -> Piece:
+        """Takes the ids sampled next; returns what they made certain."""
+        for token_id in ids:
+            self._read(token_id)
+        while self._unsettled and self._unsettled[0] <= self._parser.done:
+            self._unsettled.popleft()
+        return self._piece()
+
+    def finish(self, reason: Literal["stop", "length"], stop: str | None) -> tuple[Piece, Summary]:
+        """Returns what was held back, and the whole.
+
+        Args:
+            reason: why sampling ended.
+            stop: the stop string that ended it; one of the reader's, which has found it by itself.
+        """
+        if stop is None:
+            self._parser.feed(self._stop.push(self._decoder.finish()))
+        self._parser.feed(self._stop.finish())
+        self._parser.finish()
+        self._unsettled.clear()
+        last = self._piece()
+        return last, self._summary(reason)
+
+    def _read(self, token_id: int) -> None:
+        self._begins.append(self._length)
+        if self._is_silent(token_id):
+            text = self._stop.push(self._texts.raw(token_id).decode(errors="replace"), shown=False)
+        else:
+            whole = self._decoder.push(token_id)
+            self._length += len(whole)
+            text = self._stop.push(whole)
+        self._unsettled.append(self._length + self._decoder.pending)
+        self._parser.feed(text)
+
+    def _is_silent(self, token_id: int) -> bool:
+        if token_id not in self._texts.special:
+            return False
+        return token_id in self._texts.eos_ids or self._texts.added(token_id) not in self._parser.tags
+
+    def _piece(self) -> Piece:
+        found = self._parser
+        settled = len(self._begins) - len(self._unsettled)
+        piece = Piece("".join(found.text), "".join(found.thought), tuple(found.calls), settled)
+        found.text, found.thought, found.calls = [], [], []
+        self._pieces.append(piece)
+        return piece
+
+    def _summary(self, reason: Literal["stop", "length"]) -> Summary:
+        calls = tuple(call for piece in self._pieces for call in piece.tool_calls)
+        end = self._parser.thinking_end
+        return Summary(
+            text="".join(piece.text for piece in self._pieces),
+            reasoning="".join(piece.reasoning for piece in self._pieces),
+            tool_calls=calls,
+            malformed_tool_calls=self._parser.malformed,
+            surplus_tool_calls=self._parser.surplus,
+            finish_reason="length" if reason == "length" else "tool_calls" if calls else "stop",
+            reasoning_tokens=len(self._begins) if end is None else bisect_left(self._begins, end),
+        )

@@ -1,0 +1,79 @@
+"""Requests that are being answered, and who waits for each."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from ajet_server.gateway.request import Answer, Delta, Item, Started
+
+Emit: TypeAlias = Callable[[Started | Delta], None]
+
+
+class Run:
+    """One request being answered. Several may wait for it: an SDK that tries again while its first try still runs.
+
+    It is cancelled when the last of them leaves.
+    """
+
+    def __init__(self, work: Callable[[Emit], Coroutine[Any, Any, Answer]]) -> None:
+        self._items: list[Started | Delta] = []
+        self._grown = asyncio.Event()
+        self._waiting = 0
+        self._task = asyncio.create_task(work(self._emit))
+        self._task.add_done_callback(self._on_done)
+
+    @property
+    def task(self) -> asyncio.Task[Answer]:
+        """The work."""
+        return self._task
+
+    async def answer(self) -> Answer:
+        """Waits for the whole answer, and raises what the work raised."""
+        with self._joined():
+            return await asyncio.shield(self._task)
+
+    async def items(self) -> AsyncGenerator[Item]:
+        """Yields every item from the first on, the answer last. Raises what the work raised."""
+        with self._joined():
+            seen = 0
+            while True:
+                while seen < len(self._items):
+                    yield self._items[seen]
+                    seen += 1
+                if self._task.done():
+                    break
+                self._grown.clear()
+                await self._grown.wait()
+            yield self._task.result()
+
+    def _emit(self, item: Started | Delta) -> None:
+        self._items.append(item)
+        self._grown.set()
+
+    def _on_done(self, task: asyncio.Task[Answer]) -> None:
+        if not task.cancelled():
+            task.exception()  # looked at, for when nobody waits any more
+        self._grown.set()
+
+    @contextmanager
+    def _joined(self) -> Generator[None]:
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._task.cancel()
+
+
+def announced(emit: Emit, started: Started) -> Emit:
+    """Puts `started` before the first item."""
+    waiting = [started]
+
+    def tell(item: Started | Delta) -> None:
+        while waiting:
+            emit(waiting.pop())
+        emit(item)
+
+    return tell

@@ -1,0 +1,128 @@
+"""An episode's calls are kept in pieces and read back whole."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from call_helpers import make_call
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ajet_core.episode import EpisodeKind, EpisodeStatus
+from ajet_core.errors import EpisodeClosedError, StorageError
+from ajet_server.capture import records
+from ajet_server.capture.calls import CallRecord, answers_to, call_rows, insert_calls, whole_calls
+from ajet_server.capture.schema import MIGRATIONS, migrate
+
+
+def _ids(*values: int) -> bytes:
+    return np.array(values, "<i4").tobytes()
+
+
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
+    connection = _ledger()
+    yield connection
+    connection.close()
+
+
+def _ledger() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA foreign_keys = ON")
+    migrate(connection)
+    records.insert_episode(
+        connection,
+        records.EpisodeRecord("e", "a", "r", "g", False, "t", "null", EpisodeKind.TRAIN, "c", "k", "ck", 0, 0.0),
+    )
+    return connection
+
+
+def _turn(number: int, parent: CallRecord | None, prompt: bytes, tokens: int, **fields: Any) -> CallRecord:
+    parent_id = None if parent is None else parent.id
+    return make_call(f"c{number}", "e", number, parent_id=parent_id, prompt_ids=prompt, prompt_tokens=tokens, **fields)
+
+
+def test_a_chain_is_put_together(db: sqlite3.Connection) -> None:
+    user, again = {"role": "user", "content": "a"}, {"role": "user", "content": "b"}
+    said = {"role": "assistant", "content": "x"}
+    first = _turn(
+        0, None, _ids(1, 2), 2, completion_ids=_ids(3), messages=json.dumps([user]), response=json.dumps(said)
+    )
+    second = _turn(1, first, _ids(4, 5), 5, completion_ids=_ids(6, 7), messages=json.dumps([again]))
+    insert_calls(db, [first])
+    insert_calls(db, [second])
+    whole = whole_calls(db, "e")
+    assert [call.prompt_ids for call in whole] == [_ids(1, 2), _ids(1, 2, 3, 4, 5)]
+    assert whole[1].messages == [user, said, again]
+    assert whole[0].response == said
+    assert [row.prompt_ids for row in call_rows(db, "e")] == [_ids(1, 2), _ids(1, 2, 3, 4, 5)]
+    view = records.episode_view(db, "e")
+    assert view is not None
+    assert (view.prompt_tokens, view.completion_tokens) == (7, 3)
+
+
+@given(st.data())
+def test_any_tree_of_calls_is_read_back(data: st.DataObject) -> None:
+    connection = _ledger()
+    wholes: list[bytes] = []
+    made: list[CallRecord] = []
+    for number in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.sampled_from([None, *range(number)]))
+        suffix = _ids(*data.draw(st.lists(st.integers(0, 9), max_size=4)))
+        before = b"" if at is None else wholes[at] + made[at].completion_ids
+        wholes.append(before + suffix)
+        parent = None if at is None else made[at]
+        completion = _ids(*data.draw(st.lists(st.integers(0, 9), max_size=3)))
+        made.append(_turn(number, parent, suffix, len(wholes[-1]) // 4, completion_ids=completion))
+        insert_calls(connection, made[-1:])
+    assert [call.prompt_ids for call in whole_calls(connection, "e")] == wholes
+    connection.close()
+
+
+def test_pieces_that_do_not_add_up_are_told(db: sqlite3.Connection) -> None:
+    insert_calls(db, [_turn(0, None, _ids(1, 2), 3)])
+    with pytest.raises(StorageError, match="c0: its prompt has 2 tokens, 3 were recorded"):
+        whole_calls(db, "e")
+
+
+def test_all_choices_or_none(db: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        insert_calls(db, [_turn(0, None, _ids(1, 2), 2), make_call("c0", "e", 1)])
+    # The ledger runs a statement in a savepoint; what the first row did goes with it.
+    db.execute("DELETE FROM calls")
+    records.close_episode(db, "e", EpisodeStatus.ABORTED)
+    with pytest.raises(EpisodeClosedError, match="aborted"):
+        insert_calls(db, [_turn(0, None, _ids(1, 2), 2)])
+    assert whole_calls(db, "e") == []
+
+
+def test_answers_are_found_by_what_was_asked(db: sqlite3.Connection) -> None:
+    for number, digest in enumerate([b"x", b"y", b"x"]):
+        insert_calls(db, [_turn(number, None, _ids(1, 2), 2, request_digest=digest)])
+    insert_calls(db, [_turn(3, None, _ids(1, 2), 2, request_digest=b"x", answer_id="c2", choice=1)])
+    assert answers_to(db, "e", b"x") == ["c0", "c2"]
+    assert answers_to(db, "e", b"z") == []
+    assert answers_to(db, "other", b"x") == []
+
+
+def test_calls_of_the_first_schema_are_read() -> None:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    connection.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
+    records.insert_episode(
+        connection,
+        records.EpisodeRecord("e", "a", "r", "g", False, "t", "null", EpisodeKind.TRAIN, "c", "k", "ck", 0, 0.0),
+    )
+    connection.execute(
+        "INSERT INTO calls VALUES ('c', 'e', 0, 0.0, ?, ?, ?, '{}', 1.0, 0, 'stop', 0, '[]', 'said \"so\"')",
+        (_ids(1, 2, 3), _ids(4), b"\0" * 4),
+    )
+    migrate(connection)
+    (call,) = whole_calls(connection, "e")
+    assert (call.prompt_ids, call.record.prompt_tokens, call.record.parent_id) == (_ids(1, 2, 3), 3, None)
+    assert call.response == {"role": "assistant", "content": 'said "so"'}
+    connection.close()
