@@ -37,10 +37,12 @@ def arguments(draw: st.DrawFn, syntax: str) -> str:
     if syntax == "qwen3_coder":  # it has no way to write a closing tag, or space at the ends
         parts = {"text": plain, "number": st.integers(), "any": st.lists(st.integers(), max_size=3)}
         return json.dumps({key: draw(parts[key]) for key in draw(st.lists(keys, unique=True))}, ensure_ascii=False)
-    tags = st.sampled_from(TOOL_FORMATS[syntax].tags)  # others may be special tokens, which are no text
-    leaves = st.one_of(phrases, tags, numbers)
+    tags = st.sampled_from(TOOL_FORMATS[syntax].tags)
+    # Tags of other syntaxes may be special tokens, which are no text.
+    words = phrases.filter(lambda text: not any(tag in text for tag in TAGS))
+    leaves = st.one_of(words, tags, numbers)
     values = st.one_of(leaves, st.lists(leaves, max_size=2))
-    whole = draw(st.dictionaries(st.one_of(keys, phrases), values, max_size=3))
+    whole = draw(st.dictionaries(st.one_of(keys, words), values, max_size=3))
     style = draw(st.sampled_from([{}, {"indent": 2}, {"separators": (",", ":")}, {"ensure_ascii": False}]))
     return json.dumps(whole, **style)
 
@@ -146,6 +148,10 @@ BROKEN = [
     ("hermes", '<tool_call>\n{"name": "add", "arguments": [1]}\n</tool_call>'),
     ("hermes", '<tool_call>{"arguments": {}}</tool_call>'),
     ("hermes", '<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>'),
+    ("hermes", '<tool_call>{"name": "add", "arguments": {"a": 1e999}}</tool_call>'),
+    ("hermes", r'<tool_call>{"name": "add", "arguments": {"a": "\ud800"}}</tool_call>'),
+    ("hermes", r'<tool_call>{"name": "\ud800", "arguments": {}}</tool_call>'),
+    ("mistral_args", r'[TOOL_CALLS]add[ARGS]{"a": "\udc00"}'),
     ("hermes", '<tool_call>{"name": "add", "arguments": {"a": 1}} and so on</tool_call>'),
     ("hermes", "<tool_call></tool_call>"),
     ("hermes", "<tool_call>" + "[" * 5000 + "</tool_call>"),

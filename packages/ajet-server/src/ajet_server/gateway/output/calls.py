@@ -7,6 +7,7 @@ readers return None for what they cannot read, whatever it is.
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from math import isinf
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from ajet_server.gateway.request import Tool
@@ -28,7 +29,14 @@ def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+def _finite(number: str) -> float:
+    value = float(number)
+    if isinf(value):
+        raise ValueError(f"{number} is more than a number can be")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 _UNREADABLE = (ValueError, RecursionError)
 """What the decoder raises over text that is no JSON, or is nested too deep."""
 
@@ -38,7 +46,7 @@ def read_json(body: str, _tools: Sequence[Tool]) -> list[RawCall] | None:
     body = body.strip()
     try:
         objects = list(_elements(body)) if body.startswith("[") else [body]
-        return [_call(dict(_members(item))) for item in objects] or None
+        return [_whole_characters(_call(dict(_members(item)))) for item in objects] or None
     except _UNREADABLE:
         return None
 
@@ -51,7 +59,10 @@ def headed(pattern: str) -> ReadCalls:
         found = whole.fullmatch(body.strip())
         if found is None or not found["name"].strip() or not _is_object(found["arguments"]):
             return None
-        return [RawCall(found["name"].strip(), found["arguments"])]
+        try:
+            return [_whole_characters(RawCall(found["name"].strip(), found["arguments"]))]
+        except ValueError:
+            return None
 
     return read
 
@@ -112,6 +123,14 @@ def _call(members: dict[str, str]) -> RawCall:
     if not isinstance(value, dict):
         raise ValueError("arguments are an object")
     return RawCall(name, arguments)
+
+
+def _whole_characters(call: RawCall) -> RawCall:
+    r"""Raises `ValueError` for half a surrogate pair ("\ud800"), which JSON can name and no answer can carry."""
+    call.name.encode()
+    if "\\u" in call.arguments:
+        json.dumps(_whole(call.arguments), ensure_ascii=False).encode()
+    return call
 
 
 def _is_object(text: str) -> bool:
