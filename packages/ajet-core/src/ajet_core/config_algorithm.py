@@ -72,7 +72,8 @@ class KlConfig(Section):
     http://joschu.net/blog/kl-approx.html)."""
     place: Literal["loss", "reward"] = "loss"
     """`loss`: added to the loss, token by token (GRPO). `reward`: taken off the reward, before there is an advantage:
-    the sum over an episode's tokens (RLOO, REINFORCE++), and with baseline `value` token by token (PPO)."""
+    the sum over an episode's tokens (RLOO), and with baseline `value` token by token (PPO). REINFORCE++ takes off only
+    what a token and later ones cost; the whole sum has the same expected gradient, and varies more."""
 
 
 class OffPolicyConfig(Section):
@@ -151,7 +152,8 @@ class AlgorithmConfig(Section):
     """`std` divides what is left by the standard deviation of the group's rewards; `batch_std` by that of the whole
     batch (with baseline `value` its tokens' mean is taken off first); `none` does not."""
     ratio_level: Literal["token", "sequence"] = _preset("ratio_level")
-    """The ratio of each token, or the geometric mean over its call (GSPO)."""
+    """The ratio of each token, or the geometric mean over its call (GSPO); tokens with advantages of their own keep
+    them (GSPO-token)."""
     clipping: Literal["ratio", "weight", "none"] = _preset("clipping")
     """`ratio`: PPO's smaller one of clipped and plain, so that clipped tokens have no gradient. `weight`: the clipped
     ratio is a constant weight of the log-probability, so that every token has a gradient (CISPO). `none`: the plain

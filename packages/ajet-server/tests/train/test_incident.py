@@ -61,6 +61,29 @@ def test_skipped_steps_do_not_push_out_the_checkpoint_to_go_back_to(model_folder
     assert rollback_target(tmp_path) == folders[1]
 
 
+def test_what_a_rollback_turned_away_from_is_never_gone_back_to(model_folder: Path, tmp_path: Path) -> None:
+    """Updates as (steps taken, rolled back to), and the step that a rollback after them would go to."""
+    trainer = Trainer.load(micro_job(model_folder))
+    report = trainer.update("b", 1, mixed_batch(1), quiet)
+    history: list[tuple[int, int | None, int | None]] = [
+        (1, None, None),
+        (1, None, 1),
+        (1, None, 2),
+        (0, None, 2),
+        (0, 2, 1),  # holds the weights of 2; step 3 is suspected
+        (0, None, 1),
+        (1, None, 5),  # one step from those of 2; not 3
+        (1, 5, 1),  # a part of its steps was taken before
+        (0, 1, None),  # nothing older is left: the worker gives up instead of going round for ever
+    ]
+    for step, (taken, back, target) in enumerate(history, start=1):
+        figures = {"step": step, "optimizer_steps": taken, "rolled_back_to": back}
+        trainer.save(tmp_path, report.model_copy(update=figures))
+        prune(tmp_path, 3)
+        found = rollback_target(tmp_path)
+        assert (found and found.name) == (target and f"step-{target:06d}"), step
+
+
 def test_a_broken_model_is_told_by_the_calls_it_cannot_score(model_folder: Path, tmp_path: Path) -> None:
     trainer = Trainer.load(micro_job(model_folder, "full"))
     with torch.no_grad():

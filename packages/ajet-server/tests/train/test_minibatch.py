@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from msgspec import structs
-from trainer_reference import VOCAB, micro_job, mixed_batch, quiet
+from trainer_reference import VOCAB, Rows, micro_job, mixed_batch, quiet
 
 from ajet_core.config import AlgorithmConfig
 from ajet_server.samples.merge import Batch, build_batch
@@ -106,6 +106,21 @@ def test_a_batch_whose_rewards_are_equal_changes_nothing(model_folder: Path) -> 
     trainer.update("b", 1, equal, quiet)
     after = trainer.model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+def test_a_part_that_trains_no_token_is_no_step(model_folder: Path, name: str) -> None:
+    """Else the loss would be averaged with nothing, and a checkpoint without a change count as one with."""
+    options: dict[str, Any] = {"batch": {"size": 2, "group_size": 2}, "algorithm": {"name": name}}
+    parts, whole = (Trainer.load(micro_job(model_folder, **options, trainer={"mini_batches": n})) for n in (2, 1))
+    rows = Rows()
+    for reward in (0.0, 1.0):
+        rows.episode("a", reward, (rows.ids(3), rows.ids(4), 1.0))
+    rows.episode("b", 1.0, (rows.ids(3), [], 1.0))
+    found, wanted = parts.update("b", 1, rows.episodes, quiet), whole.update("b", 1, rows.episodes, quiet)
+    assert (found.optimizer_steps, found.loss, found.value_loss) == (1, wanted.loss, wanted.value_loss)
+    empty = parts.update("c", 2, [rows.episodes[2]], quiet)
+    assert (empty.optimizer_steps, empty.skipped, empty.loss) == (0, False, 0.0)
 
 
 def test_batch_numbering_does_not_depend_on_the_parts(model_folder: Path) -> None:

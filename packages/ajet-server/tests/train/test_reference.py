@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec import structs
 from trainer_reference import VOCAB, micro_job, mixed_batch, quiet
 
+from ajet_core.errors import RequestError
 from ajet_server.samples.merge import build_batch
 from ajet_server.train.minibatch import mini_batches
 from ajet_server.train.reference import token_kl, with_old
@@ -61,6 +63,18 @@ def test_a_penalty_in_the_reward_changes_the_advantages(model_folder: Path) -> N
     for pack in packs:
         wanted = [float(changed.calls[call].advantage[0]) for call in pack.call_M.tolist()]
         assert pack.advantage_M.tolist() == wanted
+
+
+@pytest.mark.parametrize("name", ["rloo", "ppo"])
+def test_a_penalty_that_no_number_holds_is_refused_by_its_call(model_folder: Path, name: str) -> None:
+    trainer = Trainer.load(micro_job(model_folder, algorithm={"name": name, "kl": {"place": "reward"}}))
+    episodes = mixed_batch()
+    bad = structs.replace(episodes[1].calls[1], logprobs=np.array([-6, -6, -120, -6, -6, -6, -6], "<f4").tobytes())
+    episodes[1] = structs.replace(episodes[1], calls=[episodes[1].calls[0], bad])
+    wanted = r"episode 'e1', call 'e1\.1': algorithm\.kl\.estimator 'k3' is inf at completion token 2.* -120\.0"
+    with pytest.raises(RequestError, match=wanted) as caught:
+        trainer.update("b", 1, episodes, quiet)
+    assert caught.value.field == "algorithm.kl"
 
 
 def test_a_pack_without_a_reference_is_refused(model_folder: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ajet_cli.jobfile import is_given, load_job
+from ajet_cli.laststep import describe_step
 from ajet_cli.output import json_option, show
 from ajet_cli.spawn import read_token, read_url, spawn_server
 from ajet_client import Swarm
@@ -124,11 +125,7 @@ def _describe(view: StatusView) -> str:
         f"calls     {view.requests_running} running, {view.requests_waiting} waiting",
     ]
     if view.last_step:
-        report = view.last_step
-        lines.append(
-            f"last step reward {report.reward_mean:.3f}, gradient {report.grad_norm:.3g}, "
-            f"{report.tokens_unmerged} tokens merged to {report.tokens_forest}"
-        )
+        lines += describe_step(view.last_step)
     return "\n".join(lines)
 
 

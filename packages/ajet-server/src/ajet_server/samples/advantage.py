@@ -28,7 +28,8 @@ def episode_advantages(
     - `group_mean`: the mean of i's group. GRPO (Shao et al. 2024, arXiv 2402.03300, section 4.1.2).
     - `leave_one_out`: the mean of the others of i's group, `G / (G - 1)` times the same. RLOO (Ahmadian et al. 2024,
       arXiv 2402.14740, eq. 8).
-    - `batch_mean`: the mean of all episodes. REINFORCE++ (Hu 2025, arXiv 2501.03262).
+    - `batch_mean`: the mean of all episodes, as every episode has one advantage. REINFORCE++ (Hu 2025, arXiv
+      2501.03262) takes mean and deviation over all tokens, in which long episodes weigh more.
 
     Then it is divided by the population's standard deviation of the rewards of i's group (`std`), of all numbers that
     the baseline left (`batch_std`; after `group_mean` this is REINFORCE++'s baseline variant), or not at all (`none`;

@@ -189,10 +189,10 @@ def prune(directory: Path, keep: int) -> list[Path]:
     """Removes old checkpoints and returns what it removed.
 
     The newest stays, and the `keep` newest (at least one) whose steps were taken: one that was skipped holds the
-    weights of the one before.
+    weights of the one before. What a rollback turned away from goes.
     """
     folders = sorted(_checkpoints(directory), key=_step_of)
-    kept = {*folders[-1:], *_taken(folders)[-max(keep, 1) :]}
+    kept = {*folders[-1:], *_lineage(folders)[-max(keep, 1) :]}
     old = [folder for folder in folders if folder not in kept]
     for folder in old:
         # Renamed first: a removal that is interrupted must not leave half a checkpoint under a checkpoint's name.
@@ -205,14 +205,24 @@ def prune(directory: Path, keep: int) -> list[Path]:
 def rollback_target(directory: Path) -> Path | None:
     """The checkpoint before the newest one whose step was taken: the last weights that this step had not touched yet.
 
-    None if it is not there any more, or never was.
+    None if it is not there any more, or never was. Weights that a rollback turned away from are no target again: each
+    rollback without a step in between goes further back, until there is nothing left to go to.
     """
-    taken = _taken(sorted(_checkpoints(directory), key=_step_of))
-    return taken[-2] if len(taken) > 1 else None
+    lineage = _lineage(sorted(_checkpoints(directory), key=_step_of))
+    return lineage[-2] if len(lineage) > 1 else None
 
 
-def _taken(folders: list[Path]) -> list[Path]:
-    return [folder for folder in folders if _unsealed(folder).report.get("optimizer_steps", 1)]
+def _lineage(folders: list[Path]) -> list[Path]:
+    """The checkpoints that the newest weights came from, step by step; of several with equal weights, one."""
+    found: list[Path] = []
+    for folder in folders:
+        report = _unsealed(folder).report
+        target: int | None = report.get("rolled_back_to")
+        if target is not None:  # it holds that step's weights
+            found = [*(older for older in found if _step_of(older) < target), folder]
+        elif report.get("optimizer_steps", 1):
+            found.append(folder)
+    return found
 
 
 def _checkpoints(directory: Path) -> list[Path]:

@@ -11,6 +11,7 @@ import torch
 from peft import PeftModel
 
 from ajet_core.config_algorithm import KlConfig
+from ajet_core.errors import RequestError
 from ajet_server.samples.merge import Batch
 from ajet_server.train.forward import PackTensors, hidden_logprobs, hidden_states, occurrence_logprobs
 from ajet_server.train.losses.kl import kl_estimate
@@ -70,6 +71,9 @@ def token_kl(batch: Batch, packs: Sequence[PackTensors], config: KlConfig) -> np
         batch: its S sampled tokens are the completions of its calls, laid end to end.
         packs: all of its occurrences, with `reference_M`.
         config: which estimate.
+
+    Raises:
+        RequestError: an estimate is not finite; names the call.
     """
     kls: list[torch.Tensor] = []
     for pack in packs:
@@ -77,7 +81,23 @@ def token_kl(batch: Batch, packs: Sequence[PackTensors], config: KlConfig) -> np
             raise ValueError("a pack has no reference_M: it did not come from `with_reference`")
         kl_M = kl_estimate(pack.rollout_M, pack.reference_M, config.estimator)
         kls.append(torch.where(pack.exact_M, kl_M, 0))
-    return by_token(batch, packs, kls)
+    kl_S = by_token(batch, packs, kls)
+    _refuse_infinite(batch, kl_S, config)
+    return kl_S
+
+
+def _refuse_infinite(batch: Batch, kl_S: npt.NDArray[np.float64], config: KlConfig) -> None:
+    broken = np.flatnonzero(~np.isfinite(kl_S))
+    if broken.size:
+        index = int(batch.token_calls[broken[0]])
+        call, token = batch.calls[index], int(broken[0] - batch.token_starts[index])
+        raise RequestError(
+            f"episode {call.episode_id!r}, call {call.call_id!r}: algorithm.kl.estimator {config.estimator!r} is "
+            f"{kl_S[broken[0]]} at completion token {token}, whose recorded log-probability is {call.logprobs[token]}; "
+            "no reward can pay that. Either the reference model is broken (not a number), or the two are too far apart "
+            "for 32 bits, where 'k1' fits",
+            field="algorithm.kl",
+        )
 
 
 def by_token(batch: Batch, packs: Sequence[PackTensors], numbers: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:

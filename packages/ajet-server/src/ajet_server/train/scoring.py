@@ -63,7 +63,7 @@ def scored(batch: Batch, minis: list[MiniBatch], job: Job, models: Models, progr
     """Asks the models what the algorithm needs to know, and makes the advantages that depend on it.
 
     Raises:
-        RequestError: see `samples.credit.with_critic`.
+        RequestError: see `samples.credit.with_critic` and `train.reference.token_kl`.
     """
     minis = _with_models(minis, job, models, progress)
     algorithm, known = job.algorithm, Scored(batch, minis)

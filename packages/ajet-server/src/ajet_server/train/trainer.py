@@ -185,7 +185,8 @@ class Trainer:
         calls, config, models = ready.batch.calls, self.job.optimizer, self._models
         self.skip_reason, self.last_calls = None, calls
         stats, norms, skipped, rate = no_stats(self.device), list[float](), 0, 0.0
-        for mini in ready.minis * self.job.trainer.epochs:
+        # A part that trains no token is no step: its checkpoint is not one to go back to.
+        for mini in [mini for mini in ready.minis if mini.packs] * self.job.trainer.epochs:
             rate = set_rate(self._optimizer, config)
             of_step = accumulate(models.plain, mini.packs, self.job.algorithm, progress, models.autocast, models.head)
             norm, was_skipped = apply_step(self._optimizer, of_step, config.max_grad_norm)

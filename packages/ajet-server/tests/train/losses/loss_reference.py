@@ -14,6 +14,8 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "cispo with a lower bound": {"name": "cispo", "clip_low": 0.3, "clip_high": 0.2},
     "sequence weight": {"clipping": "weight", "ratio_level": "sequence", "clip_high": 0.05},
     "gspo that clips": {"name": "gspo", "clip_low": 0.05, "clip_high": 0.1},
+    "a critic's advantages": {"name": "ppo"},
+    "a critic's with gspo's ratio": {"name": "ppo", "ratio_level": "sequence", "clip_low": 0.05, "clip_high": 0.1},
     "k2": {"kl": {"estimator": "k2", "coef": 0.3}},
     "k3": {"name": "gspo", "kl": {"estimator": "k3", "coef": 0.3}},
     "kl in the reward": {"kl": {"estimator": "k1", "place": "reward"}},
@@ -84,8 +86,9 @@ def _sequence(x: LossInputs, algorithm: AlgorithmConfig, tokens: list[int]) -> T
     old = before if algorithm.old_logprobs == "recomputed" else engine
     ratio = {m: x.logprobs_M[m].exp() / old[m].exp() for m in tokens}
     if algorithm.ratio_level == "sequence":
-        product = torch.stack([ratio[m] for m in tokens]).prod()
-        ratio = dict.fromkeys(tokens, product ** (1 / len(tokens)))
+        whole = (torch.stack([ratio[m] for m in tokens]).prod() ** (1 / len(tokens))).detach()
+        own = {m: x.logprobs_M[m].exp() for m in tokens}
+        ratio = {m: whole * own[m] / own[m].detach() for m in tokens}
     total = torch.zeros((), dtype=torch.float64)
     for m in tokens:
         term = _policy(x, m, ratio[m], algorithm) * _importance(m, tokens, before, engine, algorithm)

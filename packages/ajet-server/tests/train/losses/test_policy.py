@@ -39,7 +39,11 @@ def test_equals_the_formula_sequence_by_sequence(parts: dict[str, Any], later: b
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-DIFFERENTIABLE = [name for name, parts in ALGORITHMS.items() if AlgorithmConfig(**parts).clipping != "weight"]
+DIFFERENTIABLE = [
+    name
+    for name, parts in ALGORITHMS.items()
+    if (algorithm := AlgorithmConfig(**parts)).clipping != "weight" and algorithm.ratio_level == "token"
+]
 """The gradient of the others is, on purpose, not that of their value."""
 
 
@@ -114,18 +118,28 @@ def test_a_foreign_logprob_is_never_used(parts: dict[str, Any]) -> None:
     assert gradient[3] != 0  # the token is trained all the same
 
 
-@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce_pp", "dapo", "gspo", "cispo"])
+@pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "reinforce_pp", "ppo", "dapo", "gspo", "cispo"])
 def test_on_policy_every_preset_is_reinforce(name: str) -> None:
-    """At ratio 1 the gradient is -weight * advantage; GSPO spreads a call's evenly over its tokens."""
+    """At ratio 1 the gradient is -weight * advantage, each token's own."""
     algorithm = AlgorithmConfig.model_validate({"name": name})
     inputs = random_inputs(algorithm)
-    one_each = replace(inputs, weight_M=torch.full((14,), 0.5, dtype=torch.float64))
-    inputs = replace(one_each, rollout_M=inputs.logprobs_M.detach(), advantage_M=inputs.unit_M.double())
+    inputs = replace(inputs, rollout_M=inputs.logprobs_M.detach())
     loss, stats = policy_loss(inputs, algorithm)
     (gradient,) = torch.autograd.grad(loss, [inputs.logprobs_M])
     torch.testing.assert_close(gradient, -inputs.weight_M * inputs.advantage_M, rtol=1e-12, atol=0)
     assert int(stats.clipped_low + stats.clipped_high) == 0
     assert (stats.ratio.quantile(0.01), stats.ratio.mean(), stats.ratio.quantile(1)) == (1, 1, 1)
+
+
+def test_of_a_masked_token_nothing_is_learned_with_a_sequences_ratio_either() -> None:
+    algorithm = AlgorithmConfig.model_validate({"name": "gspo", "off_policy": {"kind": "mask", "high": 1.5}})
+    inputs = random_inputs(algorithm)
+    rollout_M = inputs.logprobs_M.detach().clone()
+    rollout_M[5] -= 1  # e times as likely now
+    loss, stats = policy_loss(replace(inputs, rollout_M=rollout_M), algorithm)
+    (gradient,) = torch.autograd.grad(loss, [inputs.logprobs_M])
+    assert int(stats.cut) == 1
+    assert torch.nonzero(gradient == 0).flatten().tolist() == [5]
 
 
 def test_statistics_against_plain_counts() -> None:

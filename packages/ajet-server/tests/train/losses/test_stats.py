@@ -39,6 +39,13 @@ def test_what_is_far_or_no_number_is_counted() -> None:
     assert int(stats.histogram_B[-1]) == 2
 
 
+def test_a_ratio_that_overflows_is_as_far_as_counting_goes() -> None:
+    stats = RatioStats.of(torch.tensor([100.0, -torch.inf]))
+    assert float(stats.highest) == pytest.approx(np.exp(20), rel=1e-5)
+    assert float(stats.lowest) == pytest.approx(np.exp(-20), rel=1e-5)
+    assert stats.mean() == pytest.approx(np.exp(20) / 2, rel=1e-5)
+
+
 def test_no_stats_is_neutral() -> None:
     twice = no_stats(CPU) + no_stats(CPU)
     assert (int(twice.count), float(twice.loss)) == (0, 0.0)

@@ -8,7 +8,7 @@ from ajet_core.config import AlgorithmConfig
 from ajet_core.errors import ConfigError
 from ajet_server.train.losses.kl import kl_estimate
 from ajet_server.train.losses.off_policy import importance_weights
-from ajet_server.train.losses.ratio import unit_mean
+from ajet_server.train.losses.ratio import sequence_ratio
 from ajet_server.train.losses.stats import LossStats, RatioStats
 from ajet_server.train.losses.surrogate import clipped_loss, weighted_loss
 
@@ -59,7 +59,7 @@ def policy_loss(inputs: LossInputs, algorithm: AlgorithmConfig) -> tuple[torch.T
     before_M = inputs.logprobs_M.detach() if inputs.old_M is None else inputs.old_M
     log_ratio_M = inputs.logprobs_M - _denominator(inputs, before_M, algorithm)
     if algorithm.ratio_level == "sequence":
-        log_ratio_M = unit_mean(log_ratio_M, inputs.unit_M)
+        log_ratio_M = sequence_ratio(log_ratio_M, inputs.unit_M)
     terms_M, low_M, high_M = _policy_terms(inputs, log_ratio_M, algorithm)
     terms_M, importance, cut = _corrected(terms_M, before_M, inputs, algorithm)
     policy = (inputs.weight_M * terms_M).sum()

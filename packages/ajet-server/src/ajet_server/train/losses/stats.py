@@ -9,7 +9,8 @@ BINS = 1025
 _FINEST = 1e-4
 """Nats. Bins are as wide as their log-ratio is large, and below this equally wide."""
 _RANGE = 20.0
-"""Nats. What is farther from 0 counts as this far."""
+"""Nats. What is farther from 0 counts as this far, in the sum and the extremes too: the product of the ratios of a long
+call may overflow, and its bounded weight is finite all the same."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class RatioStats:
         """Counts the ratios whose logarithms are given. One that is not a number is counted as 1."""
         if not log_ratio_M.numel():
             return cls.none(log_ratio_M.device)
-        ratio_M = log_ratio_M.detach().exp()
+        ratio_M = log_ratio_M.detach().clamp(-_RANGE, _RANGE).exp()
         return cls(ratio_M.sum(), ratio_M.min(), ratio_M.max(), _histogram(log_ratio_M.detach()))
 
     @classmethod
