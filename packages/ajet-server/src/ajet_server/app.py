@@ -1,7 +1,7 @@
 """The FastAPI app and the process around it."""
 
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import uvicorn
@@ -15,6 +15,7 @@ from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
 from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
+from ajet_server.worker.process import WORKER_COMMAND
 
 _GRACEFUL_S = 5
 _BACKLOG = 2048
@@ -60,19 +61,22 @@ class _HttpServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(settings: ServerSettings, on_listening: Callable[[str], None]) -> None:
+def serve(
+    settings: ServerSettings, on_listening: Callable[[str], None], worker_command: Sequence[str] = WORKER_COMMAND
+) -> None:
     """Runs a server until it is told to end (`POST /api/shutdown`, SIGTERM, SIGINT).
 
     Args:
         settings: where to listen and keep the data, and the job to start with.
         on_listening: called with the URL once the socket is bound and the data folder is open.
+        worker_command: starts a worker process; see `Server`.
 
     Raises:
         ConfigError: the port is taken, the address cannot be bound, or the job is wrong.
         StorageError: the data folder is in use or corrupted.
     """
     with _bind(settings) as listener:
-        server = Server(settings)
+        server = Server(settings, worker_command)
         url = _url(settings.host, listener.getsockname()[1])
         config = uvicorn.Config(
             build_app(server), log_level="warning", timeout_graceful_shutdown=_GRACEFUL_S, timeout_keep_alive=75
@@ -86,7 +90,8 @@ def serve(settings: ServerSettings, on_listening: Callable[[str], None]) -> None
 
 def _bind(settings: ServerSettings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio turns Nagle's algorithm off only for sockets that say they are TCP; with it, calls wait 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
