@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ajet_merge import Call, Tracker, context
+from ajet_merge import Call, Extension, Tracker, context
 from ajet_merge.messages import (
     Context,
     Message,
@@ -39,6 +39,8 @@ class Reference:
 
     def __init__(self) -> None:
         self.records: list[Record] = []
+        self.bases: dict[int, int | None] = {}
+        """By call, the one that it goes on from, where it was added after what `extends` gave."""
 
     def extends(self, scope: tuple[str, str, str], messages: Sequence[Message]) -> tuple[int, int, bool] | None:
         """(call, messages covered, response included)."""
@@ -64,8 +66,13 @@ class Reference:
         return max(found)[2] if found else None
 
     def _base(self, number: int) -> int | None:
+        if number in self.bases:
+            return self.bases[number]
         scope, made = self.records[number]
         return self._answered(scope, made.messages, number)
+
+    def base_of(self, extension: Extension) -> int | None:
+        return extension.call if extension.response_included else self._base(extension.call)
 
     def _likeness(self, number: int | None, messages: Sequence[Message]) -> list[tuple[bool, ...]]:
         if number is None:
@@ -161,7 +168,11 @@ def test_extends_agrees_with_comparing_everything(data: st.DataObject) -> None:
         assert messages == before
 
         call = Call([number, 1000], [2000, number], [-1, -1], attempt_id=attempt, compat_key=key)
-        tracker.add(call, Context(tuple(messages), response, tuple(tools)))
+        if extension and data.draw(st.booleans()):
+            reference.bases[number] = reference.base_of(extension)
+            tracker.add(call, Context(tuple(messages[extension.messages :]), response), extension)
+        else:
+            tracker.add(call, Context(tuple(messages), response, tuple(tools)))
         reference.records.append((scope, copy.deepcopy(Context(tuple(before), copy.deepcopy(response), tuple(tools)))))
         conversations.append([*before, *([copy.deepcopy(response)] if response else [])])
         spoil(messages)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ajet_merge import Call, MergeError, Tracker, merge
-from ajet_merge.messages import Context
+from ajet_merge.messages import Context, plain_message
 
 
 def user(text: str) -> dict[str, Any]:
@@ -277,6 +277,49 @@ def test_what_is_no_context_is_refused() -> None:
         tracker.add(call(3), Context((), None, ({"x": object()},)))
     with pytest.raises(MergeError, match=r"tools = 'x'"):
         tracker.extends([], tools="x")  # type: ignore[arg-type]
+
+
+def test_what_a_call_goes_on_from_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tracker, messages = Tracker(), (user("a"), said("x"), user("b"))
+    tracker.add(call(3), Context(messages[:1], messages[1]))
+    extension = tracker.extends(messages)
+    assert extension
+    looked_at: list[str] = []
+    monkeypatch.setattr(
+        "ajet_merge.context.plain_message",
+        lambda message, name: looked_at.append(name) or plain_message(message, name),
+    )
+    tracker.add(call(4, prompt=(1, 2, 3, 9), call_id="c"), Context(messages[2:], said("y")), extension)
+    assert looked_at == ["call 'c': messages[0]", "call 'c': response"]
+    found = tracker.extends([*messages, said("y"), user("c")])
+    assert found
+    assert (found.call, found.messages, found.ids.tolist()) == (1, 4, [1, 2, 3, 9, 4])
+
+
+def test_calls_that_run_at_once_go_on_from_what_each_was_given() -> None:
+    tracker = Tracker()
+    answers = [said("x", reasoning="1"), said("x", reasoning="2")]
+    tracker.add_all([call(3), call(4)], [Context((user("a"),), answer) for answer in answers])
+    given = [tracker.extends([user("a"), answer, user("b")]) for answer in answers]
+    for extension in given:
+        tracker.add(call(5), Context((user("b"),), said("y")), extension)
+    for number, answer in enumerate(answers):
+        found = tracker.extends([user("a"), answer, user("b"), said("y"), user("c")])
+        assert found
+        assert found.call == 2 + number
+
+
+def test_what_another_tracker_gave_is_refused() -> None:
+    tracker, other = Tracker(), Tracker()
+    other.add(call(3), Context((user("a"),), said("x")))
+    extension = other.extends([user("a"), said("x")])
+    for context in (Context((), None), Context((user("b"),), said("y"), ({"name": "f"},))):
+        with pytest.raises(MergeError, match=r"after.call = 0: is not what `extends` of this tracker gave"):
+            tracker.add(call(4), context, extension)
+    with pytest.raises(MergeError, match="tools = 1 tools: must be left out"):
+        other.add(call(4), Context((), None, ({"name": "f"},)), extension)
+    assert (len(tracker), len(other)) == (0, 1)
+    assert other.extends([user("a"), said("x")]) is not None
 
 
 def test_threads_add_and_ask_at_once() -> None:

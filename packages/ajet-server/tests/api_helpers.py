@@ -1,14 +1,17 @@
 """What tests of the routes say to a server."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx2
-from server_helpers import WorkerFolder
+from server_helpers import WorkerFolder, listening, make_job
 
 from ajet_core.ids import new_request_id
+from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
 
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
@@ -27,6 +30,11 @@ class Api:
     http: httpx2.Client
     server: Server
     worker: WorkerFolder
+
+    @property
+    def url(self) -> str:
+        """Without a slash at the end."""
+        return str(self.http.base_url).rstrip("/")
 
     def open(self, **fields: Any) -> dict[str, Any]:
         """A grant."""
@@ -63,3 +71,15 @@ def openais(answer: httpx2.Response) -> dict[str, Any]:
     error = answer.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
     return error
+
+
+@contextmanager
+def serving(folder: Path, model: Path, **sections: Any) -> Iterator[Api]:
+    """A rolling server on a real socket, whose batches never become complete."""
+    worker = WorkerFolder(folder / "worker")
+    job = make_job(model, batch={"policy": "episodes", "size": 4000, "group_size": 4}, **sections)
+    server = Server(ServerSettings("127.0.0.1", 0, folder / "data", job, max_request_bytes=200_000), worker.command)
+    with listening(server) as url, httpx2.Client(base_url=url, timeout=20) as http:
+        wait_for(lambda: http.get("/readyz").status_code == 200)
+        yield Api(http, server, worker)
+    server.data_dir.close()  # a lock knows its thread: the one of `listening` cannot let go of it

@@ -4,7 +4,9 @@ Its folder holds
     log            one JSON line per message received and per checkpoint written
     checkpoint     step, batch and report of the newest step
     fault-<type>   what goes wrong at the next message of this type (removed when it did); see `_fault`
-    hold           while it is there, no call is answered
+    hold           while it is there, no call is answered; it says how many tokens of each are streamed nevertheless
+    answers        what calls sample (see `Said`), one line each, the first call the first; the last one for ever
+    max_model_len  how long prompt and completion may be; 512 without it
 """
 
 import argparse
@@ -15,6 +17,8 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ajet_server.worker import protocol
@@ -23,11 +27,43 @@ TOKENS = (5, 6, 7)
 LOGPROBS = (-0.5, -0.25, -1.0)
 
 
+@dataclass
+class Said:
+    """What one call samples: these tokens, as far as its `max_tokens` allows."""
+
+    tokens: Sequence[int] = TOKENS
+    stop: str | None = None
+    cached_tokens: int = 0
+
+    def of(self, message: protocol.Generate, version: int) -> protocol.Generated:
+        tokens = self.tokens[: message.sampling.max_tokens]
+        logprobs = [LOGPROBS[at % len(LOGPROBS)] for at in range(len(tokens))]
+        return protocol.Generated(
+            request_id=message.request_id,
+            token_ids=struct.pack(f"<{len(tokens)}i", *tokens),
+            logprobs=struct.pack(f"<{len(tokens)}f", *logprobs),
+            finish_reason="stop" if len(tokens) == len(self.tokens) else "length",
+            stop=self.stop,
+            weight_version=version,
+            cached_tokens=self.cached_tokens,
+            top_logprobs=[[(token, -0.1)] * message.sampling.top_logprobs for token in tokens],
+        )
+
+
+@dataclass
+class Call:
+    """A call that is not answered yet, and how many of its tokens were streamed."""
+
+    message: protocol.Generate
+    said: Said
+    told: int = 0
+
+
 class FakeWorker:
     def __init__(self, connection: socket.socket, folder: Path) -> None:
         self._connection = connection
         self._folder = folder
-        self._held: dict[str, protocol.Generate] = {}
+        self._held: dict[str, Call] = {}
         self._version = 0
 
     def run(self) -> int:
@@ -38,9 +74,13 @@ class FakeWorker:
                 if message is None or isinstance(message, protocol.Shutdown):
                     return 0
                 self._handle(message)
-            if not (self._folder / "hold").exists():
+            held = self._read("hold")
+            for call in list(self._held.values()):
+                self._stream(call, len(call.said.tokens) if held is None else int(held or 0))
+            if held is None:
                 for request_id in list(self._held):
-                    self._answer(self._held.pop(request_id))
+                    call = self._held.pop(request_id)
+                    self.send(call.said.of(call.message, self._version))
 
     def _receive(self) -> protocol.ToWorker | None:
         header = self._connection.recv(protocol.HEADER.size, socket.MSG_WAITALL)
@@ -57,7 +97,7 @@ class FakeWorker:
             case protocol.Load():
                 self._loaded()
             case protocol.Generate():
-                self._held[message.request_id] = message
+                self._held[message.request_id] = Call(message, self._say())
             case protocol.Cancel():
                 self._held.pop(message.request_id, None)
             case protocol.Update():
@@ -100,7 +140,7 @@ class FakeWorker:
         step, batch, report = self._checkpoint()
         self.send(
             protocol.Loaded(
-                max_model_len=512,
+                max_model_len=int(self._read("max_model_len") or 512),
                 vocab_size=512,
                 device="cpu",
                 dtype="float32",
@@ -129,25 +169,36 @@ class FakeWorker:
             return 0, None, None
         return saved["step"], saved["batch"], saved["report"]
 
-    def _answer(self, message: protocol.Generate) -> None:
-        self.send(
-            protocol.Generated(
-                request_id=message.request_id,
-                token_ids=struct.pack("<3i", *TOKENS),
-                logprobs=struct.pack("<3f", *LOGPROBS),
-                finish_reason="stop",
-                stop=None,
-                weight_version=self._version,
-                cached_tokens=0,
-                top_logprobs=[[(token, -0.1)] * message.sampling.top_logprobs for token in TOKENS],
-            )
-        )
+    def _say(self) -> Said:
+        lines = (self._read("answers") or "{}").splitlines()
+        if len(lines) > 1:
+            (self._folder / "answers").write_text("\n".join(lines[1:]))
+        return Said(**json.loads(lines[0]))
+
+    def _stream(self, call: Call, most: int) -> None:
+        """Tells a call's tokens one by one, if it wants that."""
+        if not call.message.stream:
+            return
+        whole = call.said.of(call.message, self._version)
+        for at in range(call.told, min(most, len(whole.token_ids) // 4)):
+            ids, logprobs = whole.token_ids[4 * at : 4 * at + 4], whole.logprobs[4 * at : 4 * at + 4]
+            tops = whole.top_logprobs[at : at + 1]
+            self.send(protocol.Streamed([protocol.Sampled(call.message.request_id, at, ids, logprobs, tops)]))
+            call.told = at + 1
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self._folder / name).read_text()
+        except FileNotFoundError:
+            return None
 
     def _log(self, kind: str, message: protocol.ToWorker) -> None:
         line = {"kind": kind, "pid": os.getpid()}
         for name in ("request_id", "batch_id", "step", "weight_version"):
             if hasattr(message, name):
                 line[name] = getattr(message, name)
+        if isinstance(message, protocol.Generate):
+            line |= {"prompt": memoryview(message.prompt_ids).cast("i").tolist(), "stream": message.stream}
         if isinstance(message, protocol.Update):
             line["episodes"] = [episode.episode_id for episode in message.episodes]
         with (self._folder / "log").open("a") as log:

@@ -2,9 +2,13 @@
 
 import copy
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import strategies as st
+
+PREVIOUS = "@previous@"
+"""Stands for the id of an earlier response."""
 
 _SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 _FUNCTION = {"name": "look", "description": "Looks.", "parameters": _SCHEMA, "strict": True}
@@ -19,7 +23,9 @@ _CHAT: dict[str, Any] = {
             "role": "assistant",
             "content": None,
             "reasoning_content": "hm",
-            "tool_calls": [{"id": "call00001", "type": "function", "function": {"name": "look", "arguments": '{"x": 1}'}}],
+            "tool_calls": [
+                {"id": "call00001", "type": "function", "function": {"name": "look", "arguments": '{"x": 1}'}}
+            ],
         },
         {"role": "tool", "tool_call_id": "call00001", "content": "seen"},
         {"role": "user", "content": "hello"},
@@ -60,6 +66,7 @@ _COMPLETIONS: dict[str, Any] = {
 _RESPONSES: dict[str, Any] = {
     "model": "tiny",
     "instructions": "be brief",
+    "previous_response_id": PREVIOUS,
     "input": [
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
@@ -110,6 +117,9 @@ BODIES = {
     "/v1/completions": _COMPLETIONS,
     "/v1/responses": _RESPONSES,
     "/v1/messages": _MESSAGES,
+    "/v1/messages/count_tokens": {
+        name: _MESSAGES[name] for name in ("model", "system", "messages", "tools", "tool_choice", "thinking")
+    },
 }
 
 _RAW = {
@@ -143,26 +153,27 @@ _values = _scalars | st.recursive(
 
 
 @st.composite
-def mutated(draw: st.DrawFn, body: dict[str, Any]) -> tuple[bytes, str]:
-    """A body with up to three things done to it and some fields left out, as bytes; and the field of the last one."""
+def mutated(draw: st.DrawFn, body: dict[str, Any]) -> bytes:
+    """A body with some fields left out and up to three things done to it, as bytes."""
     kept = draw(st.sets(st.sampled_from(sorted(body)), min_size=1))
-    needed = {"model", "messages", "prompt", "input", "max_tokens"}
+    needed = {"model", "messages", "prompt", "input", "max_tokens"}  # nothing would be asked without them
     found: dict[str, Any] = copy.deepcopy({name: value for name, value in body.items() if name in kept | needed})
-    field = ""
     for _ in range(draw(st.integers(0, 3))):
-        field = _mutate(draw, found)
-    found["stream"] = draw(st.booleans())
-    if not found["stream"]:
+        _mutate(draw, found)
+    if draw(st.booleans()):
+        found["stream"] = True
+    else:
         found.pop("stream_options", None)
-    return _encoded(found), field
+    return _encoded(found)
 
 
-def _mutate(draw: st.DrawFn, root: dict[str, Any]) -> str:
-    places = list(_places(root, ""))
-    holder, key, path = draw(st.sampled_from(places))
+def _mutate(draw: st.DrawFn, root: dict[str, Any]) -> None:
+    if not root:
+        return
+    holder, key = draw(st.sampled_from(list(_places(root))))
     deed = draw(st.sampled_from(["replace", "replace", "remove", "wrap", "add", "many"]))
     if deed == "replace":
-        holder[key] = draw(_values)
+        holder[key] = copy.deepcopy(draw(_values))
     elif deed == "remove":
         del holder[key]
     elif deed == "wrap":
@@ -172,17 +183,15 @@ def _mutate(draw: st.DrawFn, root: dict[str, Any]) -> str:
     else:
         name = draw(st.sampled_from(["type", "content", "", "x\ud800", "é", "audio"]))
         inner = holder[key]
-        (inner if isinstance(inner, dict) else root)[name] = draw(_values)
-    return path
+        (inner if isinstance(inner, dict) else root)[name] = copy.deepcopy(draw(_values))
 
 
-def _places(value: Any, path: str) -> Any:
-    """Everything in a body: where it is held, by which key, and its path."""
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Everything in a body: what holds it, and by which key."""
     keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in list(keys):
-        here = f"{path}.{key}" if path else str(key)
-        yield value, key, here
-        yield from _places(value[key], here)
+        yield value, key
+        yield from _places(value[key])
 
 
 def _encoded(body: dict[str, Any]) -> bytes:

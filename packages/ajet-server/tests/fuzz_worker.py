@@ -1,6 +1,6 @@
 """A fake worker that says anything: tags, calls, halves of characters, in whatever order, in pieces.
 
-Its folder also holds `said.json`: lists of token ids, which its completions are put together from.
+`--said` is a file with lists of token ids, which its completions are put together from.
 """
 
 import argparse
@@ -12,53 +12,61 @@ import struct
 import sys
 from pathlib import Path
 
-from fake_worker import FakeWorker
-
 from ajet_server.worker import protocol
 
 
-class FuzzWorker(FakeWorker):
+class FuzzWorker:
     """What it says follows from the prompt and the request's id."""
+
+    def __init__(self, connection: socket.socket, said: list[list[int]]) -> None:
+        self._connection = connection
+        self._said = said
+
+    def run(self) -> int:
+        while message := self._receive():
+            match message:
+                case protocol.Load():
+                    self._send(protocol.Loaded(4096, 1024, "cpu", "float32", "eager", 0, None, None))
+                case protocol.Sync():
+                    self._send(protocol.Synced(message.weight_version, 0.0, 1e-4, 0.01))
+                case protocol.Generate():
+                    self._answer(message)
+                case protocol.Shutdown():
+                    break
+                case _:
+                    pass
+        return 0
+
+    def _receive(self) -> protocol.ToWorker | None:
+        header = self._connection.recv(protocol.HEADER.size, socket.MSG_WAITALL)
+        if len(header) < protocol.HEADER.size:
+            return None
+        (length,) = protocol.HEADER.unpack(header)
+        return protocol.read_to_worker(self._connection.recv(length, socket.MSG_WAITALL))
 
     def _answer(self, message: protocol.Generate) -> None:
         seed = hashlib.sha256(message.prompt_ids + message.request_id.encode()).digest()
         chance = random.Random(seed)
-        said: list[list[int]] = json.loads((self._folder / "said.json").read_text())
-        ids = [token for _ in range(chance.randrange(8)) for token in chance.choice(said)]
+        ids = [token for _ in range(chance.randrange(8)) for token in chance.choice(self._said)]
         cut = len(ids) >= message.sampling.max_tokens
         ids = ids[: message.sampling.max_tokens] or [0]
         if message.stream:
             self._stream(message, ids, chance)
-        self.send(
-            protocol.Generated(
-                request_id=message.request_id,
-                token_ids=struct.pack(f"<{len(ids)}i", *ids),
-                logprobs=struct.pack(f"<{len(ids)}f", *_logprobs(len(ids))),
-                finish_reason="length" if cut else "stop",
-                stop=None,
-                weight_version=0,
-                cached_tokens=0,
-                top_logprobs=_tops(message, ids),
-            )
-        )
-
-    def _loaded(self) -> None:
-        self.send(protocol.Loaded(4096, 1024, "cpu", "float32", "eager", 0, None, None))
+        packed = struct.pack(f"<{len(ids)}i", *ids), struct.pack(f"<{len(ids)}f", *_logprobs(len(ids)))
+        tops = _tops(message, ids)
+        self._send(protocol.Generated(message.request_id, *packed, "length" if cut else "stop", None, 0, 0, tops))
 
     def _stream(self, message: protocol.Generate, ids: list[int], chance: random.Random) -> None:
         start = 0
         while start < len(ids):
             end = start + chance.randint(1, 4)
-            piece = ids[start:end]
-            sampled = protocol.Sampled(
-                message.request_id,
-                start,
-                struct.pack(f"<{len(piece)}i", *piece),
-                struct.pack(f"<{len(piece)}f", *_logprobs(len(ids))[start:end]),
-                _tops(message, piece),
-            )
-            self.send(protocol.Streamed([sampled]))
+            piece, logprobs = ids[start:end], _logprobs(len(ids))[start:end]
+            packed = struct.pack(f"<{len(piece)}i", *piece), struct.pack(f"<{len(piece)}f", *logprobs)
+            self._send(protocol.Streamed([protocol.Sampled(message.request_id, start, *packed, _tops(message, piece))]))
             start = end
+
+    def _send(self, message: protocol.FromWorker) -> None:
+        self._connection.sendall(protocol.frame(message))
 
 
 def _logprobs(count: int) -> list[float]:
@@ -73,11 +81,11 @@ def _tops(message: protocol.Generate, ids: list[int]) -> list[list[tuple[int, fl
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--said", type=Path, required=True)
     parser.add_argument("--fd", type=int, required=True)
     arguments = parser.parse_args()
     with socket.socket(fileno=arguments.fd) as connection:
-        return FuzzWorker(connection, arguments.folder).run()
+        return FuzzWorker(connection, json.loads(arguments.said.read_text())).run()
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def choice(text: str = "Hi.", **fields: Any) -> Choice:
 
 
 def answer_of(found: Choice) -> Answer:
-    return Answer("call_1", 5, "m", (found,), prompt_ids=[1, 2, 3, 4], cached_tokens=3, weight_version=2)
+    return Answer("call_1", 5, "m", (found,), 4, [1, 2, 3, 4], cached_tokens=3, weight_version=2)
 
 
 def pieces(text: str, size: int) -> list[str]:
@@ -54,7 +54,7 @@ def deltas_of(found: Choice, size: int = 2) -> list[Delta]:
 def stream(found: Choice, deltas: Sequence[Delta], asked: Parsed | None = None) -> bytes:
     """All bytes of a stream."""
     answer = answer_of(found)
-    started = Started(id=answer.id, created=answer.created, model=answer.model, prompt_ids=answer.prompt_ids)
+    started = Started(answer.id, answer.created, answer.model, answer.prompt_tokens, answer.prompt_ids)
 
     async def items() -> AsyncIterator[Item]:
         for item in (started, *deltas, answer):

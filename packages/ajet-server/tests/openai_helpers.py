@@ -12,7 +12,7 @@ from openai import OpenAI
 from ajet_server.gateway.dialects.sse import Item, Started
 from ajet_server.gateway.request import Answer, Choice, Delta, TokenLogprob
 
-HEAD: dict[str, Any] = {"id": "call_1", "created": 7, "model": "m", "prompt_ids": [5, 6, 7]}
+HEAD: dict[str, Any] = {"id": "call_1", "created": 7, "model": "m", "prompt_tokens": 3, "prompt_ids": [5, 6, 7]}
 STARTED = Started(**HEAD)
 
 

@@ -18,8 +18,11 @@ from ajet_core.events import EngineState
 from ajet_core.ids import new_request_id
 from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
 from ajet_server.app import build_app
+from ajet_server.capture.calls import WholeCall, whole_calls
 from ajet_server.capture.records import EpisodeRecord
+from ajet_server.episodes.book import OpenState
 from ajet_server.gateway.request import Answer, ChatRequest, Conversation, Message
+from ajet_server.gateway.runs import Run
 from ajet_server.gateway.session import Origin
 from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
@@ -36,15 +39,23 @@ class WorkerFolder:
 
     def fault(self, kind: str, what: str) -> None:
         """At the next message of this type, this goes wrong."""
-        work = self.folder / ".fault"
-        work.write_text(what)
-        work.replace(self.folder / f"fault-{kind}")
+        self._put(f"fault-{kind}", what)
 
-    def hold(self) -> None:
-        (self.folder / "hold").touch()
+    def hold(self, after: int = 0) -> None:
+        """Holds answers back from now on. `after`: how many tokens of each are streamed nevertheless."""
+        self._put("hold", str(after))
+
+    def say(self, *answers: dict[str, Any]) -> None:
+        """What the next calls sample (fields of `fake_worker.Said`), one after the other, and the last one for ever."""
+        self._put("answers", "\n".join(map(json.dumps, answers)))
 
     def release(self) -> None:
         (self.folder / "hold").unlink()
+
+    def _put(self, name: str, content: str) -> None:
+        work = self.folder / f".{name}"
+        work.write_text(content)
+        work.replace(self.folder / name)
 
     def log(self, kind: str) -> list[dict[str, Any]]:
         """What it received, or wrote, of one type."""
@@ -80,11 +91,23 @@ class Running:
         body = OpenEpisode(**{"request_id": new_request_id(), "task": "a task", **fields})
         return await runtime.episodes.open(body, runtime.conductor.weight_version, runtime.conductor.admit)
 
+    def state_of(self, record: EpisodeRecord) -> OpenState:
+        """The open episode, as its agent's key finds it."""
+        return self.server.runtime.episodes.agent(self.server.keys.key(record.attempt_id, "agent"))
+
+    async def run(
+        self, record: EpisodeRecord, request: ChatRequest, *, retry: bool = False, stream: bool = False
+    ) -> Run:
+        """Begins a call. Equal requests have equal digests."""
+        origin = Origin("chat", repr(request).encode(), retry)
+        return await self.server.runtime.gateway.run(self.state_of(record), request, origin, stream=stream)
+
     async def chat(self, record: EpisodeRecord, **changes: Any) -> Answer:
-        runtime = self.server.runtime
-        state = runtime.episodes.agent(self.server.keys.key(record.attempt_id, "agent"))
-        run = await runtime.gateway.run(state, ask(**changes), Origin("chat", b"", retry=False))
-        return await run.answer()
+        return await (await self.run(record, ask(**changes))).answer()
+
+    def calls(self, record: EpisodeRecord) -> list[WholeCall]:
+        """The recorded calls."""
+        return self.server.ledger.read_now(lambda db: whole_calls(db, record.id))
 
     async def finish(self, record: EpisodeRecord, reward: float = 1.0) -> EpisodeView:
         return await self.server.runtime.episodes.finish(record.id, FinishEpisode(reward=reward))

@@ -1,12 +1,10 @@
 """Which recorded call a list of messages extends: a trie over messages, as the forest is one over tokens."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import compress
-from operator import eq
 from typing import Any, NamedTuple
 
+from ._answers import Answer, Said, closest, said_of
 from ._arrays import IntArray
 from .call import Call
 from .errors import MergeError
@@ -17,9 +15,7 @@ from .messages import (
     canonical_tools,
     check_ends,
     check_messages,
-    json_text,
     plain_message,
-    reasoning,
 )
 
 Scope = tuple[str, str, str]
@@ -46,42 +42,19 @@ class Extension:
     response_included: bool
 
 
-class Said(NamedTuple):
-    """A response as the choice between calls sees it, by what tells most."""
-
-    text: str
-    """All of it, as JSON text."""
-    ids: list[Any]
-    """The ids of its tool calls in order, then that of the call that it answers; None where there is none."""
-    reasoning: dict[str, Any]
-
-
-@dataclass(eq=False, slots=True)
-class Answer:
-    """The calls that said the same in every field after the same answers: only their order tells them apart."""
-
-    said: Said
-    index: int
-    """Where the response stands in a list of messages that extends the calls."""
-    base: "Answer | None"
-    """The answer that the calls' own requests extend."""
-    call: int
-    """The call added last."""
-
-
 @dataclass(eq=False, slots=True)
 class Turn:
     """One message after all those above it."""
 
     raw: dict[str, Any]
-    """A copy of the message in the form it was last recorded in; protected from what callers do to theirs."""
+    """A copy of the message in the form it was last seen in; protected from what callers do to theirs."""
     numbers: dict[Any, Any]
     """What `raw` holds of numbers, see `_numbers`. Equal ones need not be the same: to Python 1 == True."""
     parent: "Turn | None"
     depth: int
     children: "dict[str, Turn]" = field(default_factory=dict[str, "Turn"])
     latest: "Turn | None" = None
-    """The child recorded last: compared first, which spares canonical forms for all that was seen before."""
+    """The child seen last: compared first, which spares canonical forms for all that was seen before."""
     asked: dict[Answer | None, int] = field(default_factory=dict[Answer | None, int])
     """By the answer that they extend, the last of the calls whose request ends here."""
     answers: dict[tuple[str, Answer | None], Answer] = field(default_factory=dict[tuple[str, Answer | None], Answer])
@@ -101,9 +74,20 @@ class Place(NamedTuple):
     """Where a call belongs, made by `MessageIndex.place`."""
 
     messages: tuple[Message, ...]
+    """Those of the context."""
+    start: "Start | None"
+    """What is before these; None if that is nothing."""
     request: Turn
     answer: Turn | None
     said: Said | None
+
+
+class Start(NamedTuple):
+    """The end of a recorded call's request or response, for other calls to go on from."""
+
+    turn: Turn
+    answer: Answer | None
+    """The last answer up to there."""
 
 
 class MessageIndex:
@@ -116,32 +100,53 @@ class MessageIndex:
 
     def __init__(self) -> None:
         self._roots: dict[Scope, Turn] = {}
+        self._ends: dict[tuple[int, bool], Start] = {}
+        """By call, the end of its request (False) and of its response (True)."""
 
-    def place(self, call: Call, context: Context) -> Place:
+    def place(self, call: Call, context: Context, after: Extension | None = None) -> Place:
         """Make room for a call's messages. Changes no later answer by itself; `record` does.
 
+        Args:
+            call: only its names count.
+            context: its messages; with `after`, those that follow the ones that it stands for.
+            after: what the messages extend.
+
         Raises:
-            MergeError: a message or tool is malformed, or a message ends beyond the prompt; names the call and the
-                field.
+            MergeError: a message or tool is malformed, a message ends beyond the prompt, or `after` is of another
+                index; names the call and the field.
         """
         name = f"call {call.call_id!r}"
         check_ends(context, call.prompt_ids.size, name)
         scope = scope_of(call.attempt_id, call.compat_key, context.tools, f"{name}: ")
-        turn = self._roots.setdefault(scope, Turn({}, {}, None, 0))
+        start = None if after is None else self._start(after, context, name)
+        turn = start.turn if start else self._roots.setdefault(scope, Turn({}, {}, None, 0))
         for index, message in enumerate(context.messages):
             turn = _recorded(turn, message, f"{name}: messages[{index}]")
         if context.response is None:
-            return Place(context.messages, turn, None, None)
+            return Place(context.messages, start, turn, None, None)
         answer = _recorded(turn, context.response, f"{name}: response")
-        return Place(context.messages, turn, answer, _said(context.response))
+        return Place(context.messages, start, turn, answer, said_of(context.response))
 
     def record(self, call: int, place: Place) -> None:
         """Let later searches find call number `call` at its place."""
-        base = _closest_answer(_answered(place.request), place.messages)
+        base = place.start.answer if place.start else _closest_answer(_answered(place.request), place.messages)
         place.request.asked[base] = call
+        self._ends[call, False] = Start(place.request, base)
         if place.answer and place.said:
             made = Answer(place.said, place.request.depth, base, call)
-            place.answer.answers.setdefault((place.said.text, base), made).call = call
+            answer = place.answer.answers.setdefault((place.said.text, base), made)
+            answer.call = call
+            self._ends[call, True] = Start(place.answer, answer)
+
+    def _start(self, after: Extension, context: Context, name: str) -> Start:
+        found = self._ends.get((after.call, after.response_included))
+        if found is None or found.turn.depth != after.messages:
+            raise MergeError(f"{name}: after.call = {after.call}: is not what `extends` of this tracker gave")
+        if context.tools:
+            raise MergeError(
+                f"{name}: tools = {len(context.tools)} tools: must be left out, those of `after` are meant"
+            )
+        return found
 
     def find(self, scope: Scope, messages: Sequence[Message]) -> Found:
         """What a list of messages extends furthest, and where the same was asked.
@@ -155,10 +160,12 @@ class MessageIndex:
         for index, message in enumerate(messages):
             child = _seen_child(turn, message)
             if child is None:
-                child = turn.children.get(canonical_message(message, f"messages[{index}]"))
-            if child is None:
-                seen = index
-                break
+                name = f"messages[{index}]"
+                child = turn.children.get(canonical_message(message, name))
+                if child is None:
+                    seen = index
+                    break
+                _remember(turn, child, plain_message(message, name))
             turn = child
         for index in range(seen + 1, len(messages)):  # makes no difference, unless one is malformed
             canonical_message(messages[index], f"messages[{index}]")
@@ -168,7 +175,7 @@ class MessageIndex:
 def best(found: Found, messages: Sequence[Message]) -> tuple[int, bool] | None:
     """The call to continue, and whether its response is among the messages. Rules: see `Tracker.extends`."""
     if found.asked:
-        return _closest(found.asked.asked, messages), False
+        return closest(found.asked.asked, messages), False
     answer = best_answer(found.answered, messages)
     return None if answer is None else (answer, True)
 
@@ -212,7 +219,7 @@ def _seen_child(turn: Turn, message: Message) -> Turn | None:
     child = turn.latest
     if child is None or child.raw != message:
         return None
-    return child if _same_types(child.numbers, message) else None
+    return child if not child.numbers or _same_types(child.numbers, message) else None
 
 
 def _recorded(turn: Turn, message: Message, name: str) -> Turn:
@@ -222,9 +229,13 @@ def _recorded(turn: Turn, message: Message, name: str) -> Turn:
         raw = plain_message(message, name)
         key = canonical_message(raw, name)
         child = turn.children.setdefault(key, Turn(raw, {}, turn, turn.depth + 1))
-        child.raw, child.numbers = raw, _numbers(raw) or {}
-        turn.latest = child
+        _remember(turn, child, raw)
     return child
+
+
+def _remember(turn: Turn, child: Turn, raw: dict[str, Any]) -> None:
+    child.raw, child.numbers = raw, _numbers(raw) or {}
+    turn.latest = child
 
 
 def _answered(turn: Turn) -> Turn:
@@ -238,30 +249,7 @@ def _closest_answer(turn: Turn, messages: Sequence[Message]) -> Answer | None:
     if not turn.answers:
         return None
     answers = {answer.call: answer for answer in turn.answers.values()}
-    return answers[_closest({answer: call for call, answer in answers.items()}, messages)]
-
-
-def _closest(calls: Mapping[Answer | None, int], messages: Sequence[Message]) -> int:
-    """The best of the calls: by the answer compared for each, then by the answer before it, then the latest."""
-
-    @cache
-    def given(index: int) -> Said:
-        return _said(messages[index])
-
-    while len(calls) > 1:
-        likeness = [tuple(map(eq, answer.said, given(answer.index))) if answer else () for answer in calls]
-        most, closest = max(likeness), dict[Answer | None, int]()
-        for answer, call in compress(calls.items(), [like == most for like in likeness]):
-            base = answer and answer.base
-            closest[base] = max(call, closest.get(base, call))
-        calls = closest
-    return next(iter(calls.values()))
-
-
-def _said(message: Message) -> Said:
-    plain = plain_message(message)
-    ids = [*(call.get("id") for call in plain.get("tool_calls") or ()), plain.get("tool_call_id")]
-    return Said(json_text(plain), ids, reasoning(plain))
+    return answers[closest({answer: call for call, answer in answers.items()}, messages)]
 
 
 def _numbers(value: Any) -> Any:

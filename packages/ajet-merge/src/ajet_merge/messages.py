@@ -263,9 +263,8 @@ def _digest(url: str) -> Any:
         return url
 
 
-def json_text(value: Any) -> str:
-    """A plain value as JSON with sorted keys."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+json_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""Gives a plain value as JSON with sorted keys."""
 
 
 def _is_empty(value: Any) -> bool:

@@ -35,29 +35,37 @@ class Tracker:
         """Number of calls added."""
         return len(self._calls)
 
-    def add(self, call: Call, context: Context | None = None) -> int:
+    def add(self, call: Call, context: Context | None = None, after: Extension | None = None) -> int:
         """Add one call.
 
         Args:
             call: what to merge.
             context: its messages, for `extends`. The forest depends on the call alone. New messages are copied.
+            after: what `extends` gave for the call's messages, attempt, tools and `compat_key`. The context then holds
+                only the messages that follow those that `after` stands for, and no tools: what was added before is not
+                looked at again, however long it is.
 
         Returns:
             How many of its leading tokens earlier calls with the same `compat_key` had already.
 
         Raises:
-            MergeError: not a `Call` or `Context`, a malformed message, messages that end beyond the prompt, or the
-                forest would pass 2**31 - 1 tokens. Nothing was added.
+            MergeError: not a `Call` or `Context`, a malformed message, messages that end beyond the prompt, an `after`
+                that is not of this tracker, or the forest would pass 2**31 - 1 tokens. Nothing was added.
         """
-        return self.add_all([call], [context])[0]
+        return self._add(checked_calls([call]), checked_contexts([context], 1), [after])[0]
 
     def add_all(self, calls: Iterable[Call], contexts: Iterable[Context | None] | None = None) -> list[int]:
         """Add several calls in order, faster than one by one; see `add`. `contexts`: one for each call, or none."""
         calls = checked_calls(calls)
         contexts = [] if contexts is None else checked_contexts(contexts, len(calls))
+        return self._add(calls, contexts, [None] * len(contexts))
+
+    def _add(
+        self, calls: list[Call], contexts: Sequence[Context | None], after: Sequence[Extension | None]
+    ) -> list[int]:
         with self._lock:
-            pairs = zip(calls, contexts, strict=False)  # of one length, or there are no contexts
-            places = [context and self._messages.place(call, context) for call, context in pairs]
+            given = zip(calls, contexts, after, strict=False)  # of one length, or there are no contexts
+            places = [context and self._messages.place(call, context, base) for call, context, base in given]
             shared = _insert(self._trie, self._roots, calls)
             self._record(places)
             self._calls += calls

@@ -7,7 +7,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,6 +153,49 @@ async def test_a_cancelled_writer_leaves_the_others_alone(tmp_path: Path) -> Non
             await first
 
 
+async def test_what_a_cancelled_writer_gave_is_written(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l") as ledger:
+        gate = threading.Event()
+        blocker = asyncio.create_task(ledger.write(lambda _: gate.wait(10)))
+        writer = asyncio.create_task(ledger.write(lambda db: set_meta(db, "a", "1")))
+        await asyncio.sleep(0)
+        writer.cancel()
+        await asyncio.wait({writer})
+        assert ledger.read_now(count) == 0
+        gate.set()
+        await blocker
+        await ledger.write(lambda db: set_meta(db, "b", "1"))
+        assert ledger.read_now(count) == 2
+
+
+def test_a_loop_that_ended_meanwhile_holds_nothing_up(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l") as ledger:
+        gate, left = threading.Event(), Future[Any]()
+        ledger._enqueue(lambda _: gate.wait(10), left)
+        loop = asyncio.new_event_loop()
+        ledger._enqueue(lambda db: set_meta(db, "a", "1"), loop.create_future())
+        loop.close()
+        gate.set()
+        ledger.write_now(lambda db: set_meta(db, "b", "1"))
+        assert ledger.read_now(count) == 2
+
+
+async def test_one_waking_for_all_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Ledger(tmp_path / "l") as ledger:
+        gate, loop, woken = threading.Event(), asyncio.get_running_loop(), list[Any]()
+        blocker = asyncio.create_task(ledger.write(lambda _: gate.wait(10)))
+        await asyncio.sleep(0)
+        wake = loop.call_soon_threadsafe
+        monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *args: woken.append(args) or wake(*args))
+        writers = [asyncio.create_task(ledger.write(lambda db, n=n: set_meta(db, str(n), "x"))) for n in range(50)]
+        while ledger._queue.qsize() < 50:
+            await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(blocker, *writers)
+        assert len(woken) <= 2
+        assert ledger.read_now(count) == 50
+
+
 async def test_to_the_end_finishes_before_the_cancellation() -> None:
     gate, done = asyncio.Event(), asyncio.Event()
 
@@ -195,8 +240,10 @@ async def test_after_the_close(tmp_path: Path) -> None:
 def test_what_waits_is_written_before_the_close(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l")
     gate = threading.Event()
-    blocker = ledger._enqueue(lambda _: gate.wait(10))
-    waiting = [ledger._enqueue(lambda db, n=n: set_meta(db, str(n), "x")) for n in range(600)]
+    blocker, waiting = Future[Any](), [Future[Any]() for _ in range(600)]
+    ledger._enqueue(lambda _: gate.wait(10), blocker)
+    for n, future in enumerate(waiting):
+        ledger._enqueue(lambda db, n=n: set_meta(db, str(n), "x"), future)
     closer = threading.Thread(target=ledger.close)
     closer.start()
     gate.set()

@@ -19,7 +19,8 @@ TOOL: Tool = {"type": "function", "function": {"name": "look", "description": "L
 
 
 def seam(bridge: Bridge, before: list[Message], answered: list[Message], tools: tuple[Tool, ...] = ()) -> Seam:
-    found = bridge.seam(without_loops(bridge.shaper.shapes(before)), Conversation(answered, tools))
+    shapes = bridge.shaper.shapes
+    found = bridge.seam(without_loops(shapes(before)), shapes(answered), Conversation(answered, tools))
     assert found is not None
     return found
 
@@ -84,8 +85,9 @@ def test_a_template_that_leaves_responses_out_has_no_seam(tmp_path: Path) -> Non
     template = "{% for m in messages if m.role == 'user' %}{{ m.content }}<|im_end|>{% endfor %}"
     folder = open_model_folder(make_folder(tmp_path, template))
     bridge = Bridge(ChatRenderer(folder), folder.eos_ids, lambda asked: (asked.messages, None), lambda *_: "")
-    shapes = bridge.shaper.shapes([user("a")])
-    assert bridge.seam(shapes, Conversation([said("b"), user("c")])) is None
+    before, answered = [user("a")], [said("b"), user("c")]
+    shapes = bridge.shaper.shapes
+    assert bridge.seam(shapes(before), shapes(answered), Conversation(answered)) is None
 
 
 def test_an_end_of_turn_that_a_user_types_is_not_taken_for_one(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from template_helpers import FAMILIES, TOKENIZERS, Family, make_bridge, result, 
 
 from ajet_core.errors import RequestError
 from ajet_server.gateway.bridge import Bridge
-from ajet_server.gateway.continuity import Continuity, PastCall, Prepared
+from ajet_server.gateway.continuity import Continuity
+from ajet_server.gateway.prepared import PastCall, Prepared
 from ajet_server.gateway.request import Conversation, Message, Tool
 
 TOOL: Tool = {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {}}}
@@ -436,3 +437,13 @@ def test_an_attempt_holds_each_token_once(bridges: GetBridge) -> None:
         for piece in call.place.piece.chain()
     }
     assert sum(pieces.values()) <= last.prompt_ids.size
+
+
+def test_what_is_new_is_what_has_to_be_rendered(bridges: GetBridge) -> None:
+    agent, asked = Agent(bridges("qwen3")), [user("a" * 100)]
+    assert agent.continuity.find(Conversation(asked)).new == 100
+    agent.say(agent.ask(asked), "b" * 50)
+    longer = [*asked, said("b" * 50), user("c" * 7)]
+    assert agent.continuity.find(Conversation(longer)).new == 7
+    assert agent.continuity.find(Conversation(asked)).new == 0
+    assert agent.continuity.find(Conversation([user("a"), *longer[1:]])).new == 58

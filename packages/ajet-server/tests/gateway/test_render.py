@@ -11,7 +11,7 @@ from folder_helpers import make_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from template_helpers import FAMILIES, make_family, put_for, result, said, user
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ajet_core.errors import ConfigError, RequestError
@@ -136,6 +136,31 @@ def test_a_template_that_stumbles_is_a_refusal(tmp_path: Path, template: str) ->
     renderer = ChatRenderer(open_model_folder(make_folder(tmp_path, template)))
     with pytest.raises(RequestError, match="refuses them"):
         renderer.prompt_ids([{"role": "user", "content": "hello"}])
+
+
+@given(parts=st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "a b", "\n", "é", "<|im_", "😀 "]), max_size=8))
+def test_the_second_cut_begins_at_the_last_anchor(
+    pair: tuple[ChatRenderer, PreTrainedTokenizerFast], parts: list[str]
+) -> None:
+    renderer, text = pair[0], "".join(parts)
+    for after in ("", *renderer.anchors):
+        cuts = renderer.cut(text, after)
+        last = max((text.rfind(anchor) for anchor in renderer.anchors), default=-1)
+        assert [cut.text for cut in cuts] == ([text[:last], text[last:]] if last > 0 else [text])
+        found = [int(item) for cut in cuts for item in cut.ids]
+        assert found == renderer.encode(after + text).tolist()[bool(after) :]
+        assert [renderer.encode(cut.text).tolist() for cut in cuts[1:]] == [cut.ids.tolist() for cut in cuts[1:]]
+
+
+@pytest.mark.parametrize(("normalized", "is_one"), [(True, False), (False, True)])
+def test_a_token_whose_end_another_takes_is_no_anchor(tmp_path: Path, normalized: bool, is_one: bool) -> None:
+    folder = make_folder(tmp_path)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens([AddedToken("[a|]", normalized=normalized), AddedToken("|]b", normalized=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    renderer = ChatRenderer(open_model_folder(folder))
+    assert ("[a|]" in renderer.anchors) is is_one
+    assert (tokenizer.token_to_id("[a|]") in renderer.encode("x[a|]b")) is is_one
 
 
 def test_half_a_character_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from ajet_server.gateway.request import Answer, Delta
 from ajet_server.gateway.runs import Emit, Run
 
 pytestmark = pytest.mark.anyio
-ANSWER = Answer("a", 0, "m", (), [1, 2], 0, 0)
+ANSWER = Answer("a", 0, "m", (), 2, [1, 2], 0, 0)
 
 
 class Work:

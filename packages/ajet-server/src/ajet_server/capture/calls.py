@@ -7,7 +7,6 @@ once, and not n times. Reading puts the pieces together again.
 
 import json
 import sqlite3
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ class CallRecord:
         id: unique.
         episode_id: its episode.
         seq: its place among the episode's calls.
+        at: when it was asked for, in seconds since the epoch.
         parent_id: the call that it goes on from, recorded earlier in the same episode; None without one.
         prompt_ids: little-endian int32, those beyond the parent's prompt and completion; all without a parent.
         prompt_tokens: of the whole prompt.
@@ -49,6 +49,7 @@ class CallRecord:
     id: str
     episode_id: str
     seq: int
+    at: float
     parent_id: str | None
     prompt_ids: bytes
     prompt_tokens: int
@@ -91,7 +92,7 @@ class WholeCall:
 
 
 _COLUMNS = tuple(CallRecord.__dataclass_fields__)
-_INSERT = f"INSERT INTO calls (at, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names
+_INSERT = f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - our own names
 
 
 def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
@@ -105,8 +106,7 @@ def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
     status = row["status"] if row else "unknown"
     if status != EpisodeStatus.OPEN:
         raise EpisodeClosedError(f"episode {episode_id} is {status}; the call was not recorded")
-    now = time.time()
-    db.executemany(_INSERT, [(now, *(getattr(call, name) for name in _COLUMNS)) for call in calls])
+    db.executemany(_INSERT, [tuple(getattr(call, name) for name in _COLUMNS) for call in calls])
 
 
 def whole_calls(db: sqlite3.Connection, episode_id: str) -> list[WholeCall]:

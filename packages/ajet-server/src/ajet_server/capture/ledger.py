@@ -21,6 +21,9 @@ from ajet_server.capture.schema import APPLICATION_ID, migrate, refuse_newer
 T = TypeVar("T")
 Statement = Callable[[sqlite3.Connection], T]
 """Runs in the ledger's thread, inside a transaction."""
+Waiting = Future[Any] | asyncio.Future[Any]
+"""Whoever waits for a statement: a thread, or a task of an event loop."""
+Outcome = tuple[Waiting, Any, Exception | None]
 
 _MAX_WAITING = 1024
 _MAX_GROUP = 256
@@ -48,7 +51,7 @@ class Ledger:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._queue: queue.SimpleQueue[tuple[Statement[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Statement[Any], Waiting] | None] = queue.SimpleQueue()
         self._slots = asyncio.Semaphore(_MAX_WAITING)
         self._closing = threading.Lock()
         self._closed = False
@@ -75,13 +78,15 @@ class Ledger:
             StorageError: the disk refused (full, read-only, failing); nothing of the statement was kept.
         """
         async with self._slots:
-            future = self._enqueue(statement)
-            # Shielded: a caller that is cancelled must not tear a statement out of the group it commits with.
-            return await asyncio.shield(asyncio.wrap_future(future))
+            future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            self._enqueue(statement, future)
+            return await future  # a caller that is cancelled gives up waiting only; the statement is written
 
     def write_now(self, statement: Statement[T]) -> T:
         """The same, blocking: for start-up."""
-        return self._enqueue(statement).result()
+        future: Future[T] = Future()
+        self._enqueue(statement, future)
+        return future.result()
 
     async def read(self, statement: Statement[T]) -> T:
         """Runs a query in a thread, on a connection that sees every durable write.
@@ -113,13 +118,11 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _enqueue(self, statement: Statement[T]) -> Future[T]:
-        future: Future[T] = Future()
+    def _enqueue(self, statement: Statement[Any], future: Waiting) -> None:
         with self._closing:
             if self._closed:
                 raise StorageError(f"the ledger {self._file} is closed; nothing was recorded")
             self._queue.put((statement, future))
-        return future
 
     def _write_loop(self) -> None:
         closing = False
@@ -136,8 +139,8 @@ class Ledger:
                 group.append(item)
             self._commit(group)
 
-    def _commit(self, group: list[tuple[Statement[Any], Future[Any]]]) -> None:
-        outcomes: list[tuple[Future[Any], Any, Exception | None]] = []
+    def _commit(self, group: list[tuple[Statement[Any], Waiting]]) -> None:
+        outcomes: list[Outcome] = []
         try:
             self._writer.execute("BEGIN IMMEDIATE")
             outcomes = [(future, *_run(self._writer, statement)) for statement, future in group]
@@ -146,17 +149,37 @@ class Ledger:
             self._roll_back()
             failure = StorageError(f"the ledger {self._file} could not be written: {error}; nothing was recorded")
             outcomes = [(future, None, failure) for _, future in group]
-        for future, result, problem in outcomes:
-            if problem is not None:
-                future.set_exception(problem)
-            else:
-                future.set_result(result)
+        _tell(outcomes)
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
             # A disk that fails at this too leaves a transaction that the next BEGIN stumbles over, and undoes.
             with contextlib.suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
+
+
+def _tell(outcomes: list[Outcome]) -> None:
+    """Lets everybody know; each event loop at once, since waking one is what costs."""
+    by_loop: dict[asyncio.AbstractEventLoop | None, list[Outcome]] = {}
+    for outcome in outcomes:
+        loop = outcome[0].get_loop() if isinstance(outcome[0], asyncio.Future) else None
+        by_loop.setdefault(loop, []).append(outcome)
+    for loop, its in by_loop.items():
+        if loop is None:
+            _settle(its)
+            continue
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_settle, its)
+
+
+def _settle(outcomes: list[Outcome]) -> None:
+    for future, result, problem in outcomes:
+        if future.done():  # who waited was cancelled
+            continue
+        if problem is not None:
+            future.set_exception(problem)
+        else:
+            future.set_result(result)
 
 
 def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any, Exception | None]:

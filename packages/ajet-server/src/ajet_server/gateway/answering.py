@@ -23,7 +23,8 @@ from ajet_server.gateway.recorder import call_records, generated_of
 from ajet_server.gateway.request import Answer, ChatRequest, Choice, Started
 from ajet_server.gateway.runs import Emit, announced
 from ajet_server.gateway.sampling import Room, sampling_of
-from ajet_server.gateway.session import Origin, Session
+from ajet_server.gateway.session import Claim, Origin, Session
+from ajet_server.gateway.waiting import unless
 from ajet_server.observe.metrics import Metrics
 from ajet_server.worker import protocol
 
@@ -50,13 +51,13 @@ class Answering:
         self._metrics = metrics
 
     async def serve(
-        self, state: OpenState, session: Session, request: ChatRequest, origin: Origin, emit: Emit | None
+        self, claim: Claim, session: Session, request: ChatRequest, origin: Origin, emit: Emit | None
     ) -> Answer:
         """Generates, records and returns an answer.
 
         Args:
-            state: the episode.
-            session: its memory.
+            claim: on the episode; given back when the calls are recorded.
+            session: the episode's memory.
             request: what was asked.
             origin: how.
             emit: told as it grows; None if nobody listens before the end.
@@ -65,27 +66,27 @@ class Answering:
             RequestError: the template refuses the messages, or the engine the sampling.
             PromptTooLongError: the prompt leaves no room for an answer.
             BudgetError: the episode has no token left.
-            UnavailableError: the deadline passed while the engine was busy or its weights moved; a retry makes sense.
+            UnavailableError: the deadline passed while the engine was busy or its weights moved, or the tokens that are
+                left are reserved for running calls; a retry makes sense.
             EpisodeClosedError: the episode closed while the call ran.
         """
-        began = time.monotonic()
+        began, state = time.monotonic(), claim.state
         prompt = await self._prompts.make(session.continuity, request)
         most = self._room(state).max_tokens(request, prompt.ids.size)
-        started = Started(new_call_id(), int(time.time()), request.model, prompt.ids.tolist())
+        started = _started(new_call_id(), time.time(), request, prompt)
         call_ids = [started.id, *(new_call_id() for _ in range(1, request.n))]
         first_seq = state.next_seq
         state.next_seq += request.n
-        state.in_flight += request.n
-        state.reserved += most * request.n
+        claim.reserve(most * request.n)
         try:
             tell = None if emit is None else announced(emit, started)
             made = await self._sample(state, request, prompt, call_ids, most, tell)
             choices, generated = [choice for choice, _ in made], [one for _, one in made]
-            records = call_records(state.record.id, first_seq, request, origin, prompt, most, choices, generated)
-            await to_the_end(self._record(state, session, prompt, choices, records))
+            records = call_records(
+                state.record.id, first_seq, request, origin, prompt, most, started, choices, generated
+            )
+            await to_the_end(self._record(claim, session, prompt, choices, records))
         finally:
-            state.in_flight -= request.n
-            state.reserved -= most * request.n
             self._episodes.renew(state)
         answer = _answer(started, choices, generated)
         self._metrics.call_done(
@@ -103,7 +104,7 @@ class Answering:
             emit: told everything at once; None if nobody listens.
         """
         prompt = self._prompts.recorded(calls[0], request)
-        started = Started(calls[0].record.id, int(time.time()), request.model, prompt.ids.tolist())
+        started = _started(calls[0].record.id, calls[0].record.at, request, prompt)
         tell = None if emit is None else announced(emit, started)
         choices: list[Choice] = []
         generated = [generated_of(call) for call in calls]
@@ -163,31 +164,25 @@ class Answering:
     ) -> protocol.Generated:
         """Generates, or stops as soon as the episode is closed: nobody could use the answer."""
         work = self._conductor.supervisor.generate(message, self._job.limits.request_timeout_s, on_sampled)
-        call, closed = asyncio.create_task(work), asyncio.create_task(state.closed.wait())
-        try:
-            await asyncio.wait({call, closed}, return_when=asyncio.FIRST_COMPLETED)
-            if not call.done():
-                raise EpisodeClosedError(
-                    f"episode {state.record.id} was closed while the call ran; nothing was recorded"
-                )
-            return call.result()
-        finally:
-            call.cancel()
-            closed.cancel()
-            await asyncio.gather(call, closed, return_exceptions=True)
+        generated = await unless(state.closed.wait(), work)
+        if generated is None:
+            raise EpisodeClosedError(f"episode {state.record.id} was closed while the call ran; nothing was recorded")
+        return generated
 
     def _builder(self, request: ChatRequest, prompt: Prompt, index: int, call_id: str) -> ChoiceBuilder:
         reader = self._prompts.reader(request, prompt, call_id)
         return ChoiceBuilder(index, call_id, reader, self._prompts.renderer if request.logprobs else None)
 
     async def _record(
-        self, state: OpenState, session: Session, prompt: Prompt, choices: list[Choice], records: list[CallRecord]
+        self, claim: Claim, session: Session, prompt: Prompt, choices: list[Choice], records: list[CallRecord]
     ) -> None:
         await self._ledger.write(lambda db: insert_calls(db, records))
+        state = claim.state
         for choice in choices:
             if prompt.prepared is not None:
                 session.continuity.record(choice.call_id, prompt.prepared, choice.token_ids, choice.message())
         versions = [record.weight_version for record in records]
+        claim.release()  # in one go with the counts, so that no limit counts a call twice
         state.recorded += len(records)
         state.sampled += sum(len(choice.token_ids) for choice in choices)
         state.oldest_version = min(versions if state.oldest_version is None else [*versions, state.oldest_version])
@@ -196,8 +191,8 @@ class Answering:
         limits = self._job.limits
         left = None
         if limits.max_episode_tokens is not None:
-            left = limits.max_episode_tokens - state.sampled - state.reserved
-        return Room(self._longest(state.record.kind), limits.max_completion_tokens, left)
+            left = limits.max_episode_tokens - state.sampled
+        return Room(self._longest(state.record.kind), limits.max_completion_tokens, left, state.reserved)
 
     def _longest(self, kind: EpisodeKind) -> int | None:
         """Bound on prompt + completion: the model's and, for what will be trained, that of a pack."""
@@ -208,12 +203,19 @@ class Answering:
         return min(longest or self._job.trainer.pack_tokens, self._job.trainer.pack_tokens)
 
 
+def _started(answer_id: str, created: float, request: ChatRequest, prompt: Prompt) -> Started:
+    # As a list only for those who ask: of a long prompt it costs more than all else that is done with it.
+    ids: list[int] = prompt.ids.tolist() if request.return_token_ids else []
+    return Started(answer_id, int(created), request.model, prompt.ids.size, ids)
+
+
 def _answer(started: Started, choices: list[Choice], generated: list[protocol.Generated]) -> Answer:
     return Answer(
         id=started.id,
         created=started.created,
         model=started.model,
         choices=tuple(choices),
+        prompt_tokens=started.prompt_tokens,
         prompt_ids=started.prompt_ids,
         cached_tokens=generated[0].cached_tokens,
         weight_version=min(one.weight_version for one in generated),

@@ -13,6 +13,7 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ajet_core.errors import RequestError
@@ -44,7 +45,7 @@ class Seam:
         closes: that token ends the turn whatever follows, and does not rather open the next (as GLM's `<|user|>`).
         local: the bridge is the same after a short history.
         appends: local, all that the call's prompt held stays as it was, and all of the response is written.
-        short: the short history.
+        short: messages of the short history.
         opening: the prompt of the short history.
     """
 
@@ -53,7 +54,7 @@ class Seam:
     closes: bool
     local: bool
     appends: bool
-    short: tuple[Shape, ...]
+    short: Sequence[Message]
     opening: str
 
 
@@ -115,17 +116,17 @@ class Bridge:
         """
         return self.renderer.render(*self._put(conversation))
 
-    def seam(self, history: tuple[Shape, ...], answered: Conversation) -> Seam | None:
+    def seam(self, history: tuple[Shape, ...], shapes: tuple[Shape, ...], answered: Conversation) -> Seam | None:
         """Finds the end of a response, once for all messages of these shapes.
 
         Args:
             history: shapes of the messages before the response, without loops.
+            shapes: of the messages from the response on.
             answered: the response and what comes after it.
 
         Returns:
             None if the template does not write the response, or does not take such messages.
         """
-        shapes = self.shaper.shapes(answered.messages)
         known = history if len(history) <= LONGEST_HISTORY else None
         short = _short(history)
         key = (known, short, shapes, bool(answered.tools), answered.tool_choice)
@@ -145,7 +146,7 @@ class Bridge:
         Returns:
             None if these messages are not written as others of their shapes are.
         """
-        talk = replace(answered, messages=[*messages_of(seam.short), *answered.messages])
+        talk = replace(answered, messages=[*seam.short, *answered.messages])
         text, bridge = self.text(talk), self.after_whole(seam, talk, len(seam.short))
         if bridge is None or not text.endswith(bridge):
             return None
@@ -174,7 +175,7 @@ class Bridge:
         appends = local and len(written) == 1 and None not in written
         last = self._probe(short, replace(answered, messages=answered.messages[:1]))
         closes = last is not None and (last.offset, last.end) == (chosen.offset, chosen.end)
-        return Seam(chosen.offset, chosen.end, closes, local, appends, short, chosen.opening)
+        return Seam(chosen.offset, chosen.end, closes, local, appends, messages_of(short), chosen.opening)
 
     def _probe(self, history: Sequence[Shape], answered: Conversation) -> _Probe | None:
         """Where the response ends after a history, all of it stand-ins; None if the template does not say."""
@@ -237,6 +238,7 @@ def _head(history: tuple[Shape, ...]) -> int:
     return first + 1
 
 
+@lru_cache(MOST_SEAMS)
 def _short(history: tuple[Shape, ...]) -> tuple[Shape, ...]:
     """The beginning of a conversation, and its last response with what came after it."""
     head = _head(history)

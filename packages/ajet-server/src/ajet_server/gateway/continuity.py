@@ -7,111 +7,23 @@ changes what an earlier call was shown and the job follows it (`history: templat
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Lock
-from typing import Literal
 
 import numpy as np
 
 from ajet_core.errors import RequestError
-from ajet_merge import Call, Context, MergeError, Tracker
+from ajet_merge import Call, Context, Extension, MergeError, Tracker
 from ajet_server.gateway.bridge import Added, Bridge, Seam
-from ajet_server.gateway.pieces import Piece, Writer, grown, joined, unknown
+from ajet_server.gateway.pieces import Writer, grown, ids_before, joined, unknown
+from ajet_server.gateway.prepared import Found, PastCall, Place, Prepared, Recorded
 from ajet_server.gateway.request import Conversation, IntIds, Message
 from ajet_server.gateway.shapes import Shape, without_loops
 
-How = Literal["fresh", "extended", "forked"]
-
 _TAIL = 200
 _NOTHING = np.empty(0, np.int32)
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Place:
-    """Where a prompt stands among the calls of its attempt; for `Continuity` only.
-
-    Attributes:
-        piece: its last piece; None if it is empty.
-        base: index of the call that it goes on from.
-        how: in which way.
-        history: shapes of its messages, without loops.
-        tail: the last of its text.
-    """
-
-    piece: Piece | None
-    base: int | None
-    how: How
-    history: tuple[Shape, ...]
-    tail: str
-
-    @property
-    def ids(self) -> IntIds:
-        """i32[P]."""
-        return joined(*(self.piece.all_ids() if self.piece else []))
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Prepared:
-    """A prompt, ready for the engine.
-
-    Attributes:
-        prompt_ids: i32[P], `forced_ids` included.
-        parent: id of the call that the messages go on from.
-        how: `extended`: the prompt begins with the parent's prompt and completion. `forked`: the template changed what
-            the parent was shown; they share what comes before. `fresh`: there is no parent. A request for the same
-            messages as an earlier call has the prompt, the parent and the way of that call.
-        messages: how many of the messages the parent stands for, its response included; 0 without one.
-        known_tokens: how many ids the parent's prompt and completion have; an extended prompt begins with them.
-        forced_text: text that begins the answer.
-        forced_ids: i32[F], its ids, the last of the prompt's.
-        tail: up to 200 characters that the prompt ends with, before `forced_text`.
-        conversation: what was asked.
-        place: see there.
-    """
-
-    prompt_ids: IntIds
-    parent: str | None
-    how: How
-    messages: int
-    known_tokens: int
-    forced_text: str
-    forced_ids: IntIds
-    tail: str
-    conversation: Conversation
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class PastCall:
-    """A recorded call, as `Continuity.restore` needs it.
-
-    Attributes:
-        call_id: its id.
-        conversation: what was asked.
-        opening: text that the answer was made to begin with.
-        prompt_ids: i32[P], all of them.
-        completion_ids: i32[C].
-        response: the message that the completion was read as.
-    """
-
-    call_id: str
-    conversation: Conversation
-    opening: str
-    prompt_ids: IntIds
-    completion_ids: IntIds
-    response: Message
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Recorded:
-    """A call: its prompt, and what it said, in which ids (forced ones included) and with which end of turn."""
-
-    call_id: str
-    place: Place
-    messages: int
-    response: Message
-    said: IntIds
-    end: int | None
+_NO_IDS = Call([0], [], [])
+"""The tracker compares messages only. It would keep every call's ids whole; pieces keep shared ones once."""
 
 
 class Continuity:
@@ -125,21 +37,38 @@ class Continuity:
         self._bridge = bridge
         self._writer = Writer(bridge.renderer)
         self._lock = Lock()
-        # Compares messages only. It keeps every call's ids whole; pieces keep shared ones once.
         self._tracker = Tracker()
-        self._calls: list[_Recorded] = []
+        self._calls: list[Recorded] = []
+
+    def find(self, conversation: Conversation) -> Found:
+        """Finds the call that a request goes on from. Takes less than a microsecond for each known message.
+
+        Raises:
+            RequestError: a message cannot be compared, being nested too deep.
+        """
+        try:
+            with self._lock:  # a call that is being recorded is found only when all of it is here
+                extension = self._tracker.extends(conversation.messages, tools=conversation.tools)
+        except MergeError as error:  # nested a hundred deep, say
+            raise RequestError(str(error), field="messages") from error
+        known = extension.messages if extension and self._appends(extension) else 0
+        return Found(conversation, extension, sum(len(message["content"]) for message in conversation.messages[known:]))
 
     def prepare(self, conversation: Conversation) -> Prepared:
-        """Finds the ids that a request goes on from, and makes the rest of its prompt.
+        """Finds the ids that a request goes on from, and makes the rest of its prompt. See `find` and `make`."""
+        return self.make(self.find(conversation))
+
+    def make(self, found: Found) -> Prepared:
+        """Makes the prompt of a request.
 
         Costs rendering and tokenizing what is new where the template is local, else rendering everything once or twice
-        and tokenizing what is new or changed. Comparing messages and joining ids takes microseconds for each turn.
+        and tokenizing what is new or changed. Joining ids takes less than a microsecond for each turn.
 
         Raises:
             RequestError: the template refuses these messages, or writes nothing for them.
         """
-        place = self._place(conversation)
-        prepared = self._prepared(conversation, place, self._bridge.opening(conversation, place.tail))
+        place = self._place(found)
+        prepared = self._prepared(found, place, self._bridge.opening(found.conversation, place.tail))
         if not prepared.prompt_ids.size:
             raise RequestError("messages: the model's chat template writes nothing for them", field="messages")
         return prepared
@@ -156,8 +85,10 @@ class Continuity:
             response: the message that the completion was read as.
         """
         ids = np.asarray(completion_ids, np.int32)
-        asked = prepared.conversation
-        recorded = _Recorded(
+        asked, extension = prepared.conversation, prepared.found.extension
+        new = asked.messages[extension.messages :] if extension else asked.messages
+        context = Context(tuple(new), response, () if extension else asked.tools)
+        recorded = Recorded(
             call_id,
             prepared.place,
             len(asked.messages),
@@ -166,7 +97,7 @@ class Continuity:
             int(ids[-1]) if ids.size and int(ids[-1]) in self._bridge.end_ids else None,
         )
         with self._lock:
-            self._tracker.add(Call([0], [], []), Context(tuple(asked.messages), response, asked.tools))
+            self._tracker.add(_NO_IDS, context, extension)
             self._calls.append(recorded)
 
     def restore(self, calls: Iterable[PastCall]) -> None:
@@ -182,44 +113,44 @@ class Continuity:
         forced = self._forced(past.opening)
         shapes = without_loops(self._bridge.shaper.shapes(past.conversation.messages))
         own = past.prompt_ids[: past.prompt_ids.size - forced.size]
-        place = Place(unknown(own), None, "fresh", shapes, "")
+        place, found = Place(unknown(own), None, "fresh", shapes, ""), self.find(past.conversation)
         try:
-            again = self._place(past.conversation)
+            again = self._place(found)
         except RequestError:
             again = place
         place = again if np.array_equal(again.ids, own) else replace(place, tail=again.tail)
-        return self._prepared(past.conversation, place, past.opening)
+        return self._prepared(found, place, past.opening)
 
-    def _prepared(self, conversation: Conversation, place: Place, opening: str) -> Prepared:
+    def _prepared(self, found: Found, place: Place, opening: str) -> Prepared:
         forced = self._forced(opening)
         base = None if place.base is None else self._calls[place.base]
         return Prepared(
-            prompt_ids=joined(place.ids, forced),
+            prompt_ids=joined(place.ids, forced) if opening else place.ids,
             parent=base and base.call_id,
             how=place.how,
             messages=base.messages + 1 if base else 0,
-            known_tokens=base.place.ids.size + base.said.size if base else 0,
+            known_tokens=ids_before(base.place.piece) + base.said.size if base else 0,
             forced_text=opening,
             forced_ids=forced,
             tail=place.tail,
-            conversation=conversation,
+            found=found,
             place=place,
         )
 
     def _forced(self, opening: str) -> IntIds:
         return self._bridge.renderer.encode(opening) if opening else _NOTHING
 
-    def _place(self, conversation: Conversation) -> Place:
-        try:
-            with self._lock:  # a call that is being recorded is found only when all of it is here
-                found = self._tracker.extends(conversation.messages, tools=conversation.tools)
-        except MergeError as error:  # nested a hundred deep, say
-            raise RequestError(str(error), field="messages") from error
-        if found is None:
-            return self._fresh(conversation)
-        if not found.response_included:
-            return self._calls[found.call].place
-        return self._going_on(found.call, conversation)
+    def _appends(self, extension: Extension) -> bool:
+        """Whether a prompt is likely to begin with that of the call: there the template follows its own text so far."""
+        return not extension.response_included or self._calls[extension.call].place.how != "forked"
+
+    def _place(self, found: Found) -> Place:
+        extension = found.extension
+        if extension is None:
+            return self._fresh(found.conversation)
+        if not extension.response_included:
+            return self._calls[extension.call].place
+        return self._going_on(extension.call, found.conversation)
 
     def _fresh(self, conversation: Conversation) -> Place:
         text = self._bridge.text(conversation)
@@ -229,8 +160,9 @@ class Continuity:
     def _going_on(self, index: int, conversation: Conversation) -> Place:
         base = self._calls[index]
         answered = replace(conversation, messages=_with_thinking(conversation.messages[base.messages :], base.response))
-        history = without_loops(self._bridge.shaper.shapes(answered.messages), base.place.history)
-        seam = self._bridge.seam(base.place.history, answered)
+        shapes = self._bridge.shaper.shapes(answered.messages)
+        history = without_loops(shapes, base.place.history)
+        seam = self._bridge.seam(base.place.history, shapes, answered)
         if seam and seam.local and (seam.appends or self._bridge.keeps):
             added = self._bridge.after_short(seam, answered)
             if added and (added.written is not None or self._bridge.keeps):

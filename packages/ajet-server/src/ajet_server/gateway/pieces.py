@@ -1,6 +1,5 @@
 """Prompts as chains of pieces. Calls that share the beginning of a prompt share its pieces, in memory too."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -18,17 +17,23 @@ class Piece:
         before: None where the prompt begins.
         ids: i32[n]. Of a response: as sampled, whatever the template makes of it.
         text_end: characters of the template's text up to the end of this piece.
+        ids_end: ids up to there.
         digest: of this piece's text. b"" fits no text.
     """
 
     before: "Piece | None"
     ids: IntIds
     text_end: int
+    ids_end: int
     digest: bytes
 
     def chain(self) -> list["Piece"]:
         """All pieces up to this one, in order."""
-        pieces = list(self._upwards())
+        pieces: list[Piece] = []
+        piece: Piece | None = self
+        while piece is not None:
+            pieces.append(piece)
+            piece = piece.before
         pieces.reverse()
         return pieces
 
@@ -36,26 +41,25 @@ class Piece:
         """Their ids, in order."""
         return [piece.ids for piece in self.chain()]
 
-    def _upwards(self) -> Iterator["Piece"]:
-        piece: Piece | None = self
-        while piece is not None:
-            yield piece
-            piece = piece.before
-
 
 def end_of(piece: Piece | None) -> int:
     """Characters of text up to the end of a piece; 0 for none."""
     return piece.text_end if piece else 0
 
 
+def ids_before(piece: Piece | None) -> int:
+    """Ids up to the end of a piece; 0 for none."""
+    return piece.ids_end if piece else 0
+
+
 def grown(piece: Piece | None, text: str, ids: IntIds) -> Piece:
     """Adds a piece whose ids are known."""
-    return Piece(piece, ids, end_of(piece) + len(text), _digest(text))
+    return Piece(piece, ids, end_of(piece) + len(text), ids_before(piece) + ids.size, _digest(text))
 
 
 def unknown(ids: IntIds) -> Piece:
     """A prompt whose text is not known. It can be gone on from, and shares nothing with others."""
-    return Piece(None, ids, 0, b"")
+    return Piece(None, ids, 0, ids.size, b"")
 
 
 class Writer:

@@ -12,14 +12,15 @@ from ajet_core.config import GatewayConfig
 from ajet_core.errors import RequestError
 from ajet_server.capture.calls import WholeCall
 from ajet_server.gateway.bridge import Bridge
-from ajet_server.gateway.continuity import Continuity, PastCall, Prepared
+from ajet_server.gateway.continuity import Continuity
 from ajet_server.gateway.output import OutputFormat, OutputReader
+from ajet_server.gateway.prepared import PastCall, Prepared
 from ajet_server.gateway.render import ChatRenderer
 from ajet_server.gateway.request import ChatRequest, Conversation, IntIds, RawPrompt
 from ajet_server.models.folder import ModelFolder
 
 _AT_ONCE = 20_000
-"""Characters. Longer conversations are rendered in a thread, so that others are answered meanwhile."""
+"""Characters. Where more is new, it is rendered in a thread, so that others are answered meanwhile."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -82,9 +83,10 @@ class Prompts:
         asked = request.prompt
         if isinstance(asked, RawPrompt):
             return Prompt(self._raw_ids(asked))
-        if _characters(asked) < _AT_ONCE:
-            return self._prompt(continuity, continuity.prepare(asked))
-        return self._prompt(continuity, await asyncio.to_thread(continuity.prepare, asked))
+        found = continuity.find(asked)
+        if found.new < _AT_ONCE:
+            return self._prompt(continuity.make(found))
+        return self._prompt(await asyncio.to_thread(continuity.make, found))
 
     def reader(self, request: ChatRequest, prompt: Prompt, call_id: str) -> OutputReader:
         """Returns a reader of one completion. Ids of tool calls follow from the call's, so a retry sees the same."""
@@ -115,7 +117,7 @@ class Prompts:
             raise RequestError("prompt: is empty; give at least one token", field="prompt")
         return ids
 
-    def _prompt(self, continuity: Continuity, prepared: Prepared) -> Prompt:
+    def _prompt(self, prepared: Prepared) -> Prompt:
         extended = prepared.how == "extended"
         return Prompt(
             ids=prepared.prompt_ids,
@@ -150,7 +152,3 @@ def past_call(call: WholeCall) -> PastCall | None:
 def _numbered(call_id: str) -> Callable[[], str]:
     numbers = count()
     return lambda: f"{call_id}_{next(numbers)}"
-
-
-def _characters(asked: Conversation) -> int:
-    return sum(len(message["content"]) for message in asked.messages)

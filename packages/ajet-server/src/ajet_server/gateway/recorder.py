@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from ajet_server.capture.calls import CallRecord, WholeCall
 from ajet_server.gateway.prompts import Prompt
-from ajet_server.gateway.request import ChatRequest, Choice, Conversation
+from ajet_server.gateway.request import ChatRequest, Choice, Conversation, Started
 from ajet_server.gateway.sampling import sampling_of
 from ajet_server.gateway.session import Origin
 from ajet_server.worker import protocol
@@ -23,18 +24,20 @@ def call_records(
     origin: Origin,
     prompt: Prompt,
     max_tokens: int,
+    started: Started,
     choices: Sequence[Choice],
     generated: Sequence[protocol.Generated],
 ) -> list[CallRecord]:
     """The records of an answer's choices."""
     talk = request.prompt if isinstance(request.prompt, Conversation) else None
-    messages = json.dumps(talk.messages[prompt.known_messages :] if talk else [], ensure_ascii=False)
-    tools = json.dumps(talk.tools if talk else [], ensure_ascii=False)
+    messages = _texts(talk.messages[prompt.known_messages :] if talk else [])
+    tools, labels = _anything(talk.tools if talk else ()), _anything(request.labels)
     return [
         CallRecord(
             id=choice.call_id,
             episode_id=episode_id,
             seq=first_seq + choice.index,
+            at=started.created,
             parent_id=prompt.parent_id,
             prompt_ids=prompt.ids[prompt.known_tokens :].astype("<i4", copy=False).tobytes(),
             prompt_tokens=prompt.ids.size,
@@ -48,12 +51,12 @@ def call_records(
             messages=messages,
             tools=tools,
             opening=prompt.opening,
-            response=json.dumps(choice.message(), ensure_ascii=False),
+            response=_texts(choice.message()),
             dialect=origin.dialect,
             request_digest=origin.digest,
-            answer_id=choices[0].call_id,
+            answer_id=started.id,
             choice=choice.index,
-            labels=json.dumps(request.labels, ensure_ascii=False),
+            labels=labels,
         )
         for choice, one in zip(choices, generated, strict=True)
     ]
@@ -61,7 +64,16 @@ def call_records(
 
 def _sampling(sampling: protocol.Sampling, generated: protocol.Generated) -> str:
     fields = {"logprobs_mode": LOGPROBS_MODE, "stopped_by": generated.stop}
-    return json.dumps(msgspec.to_builtins(sampling) | fields)
+    return msgspec.json.encode(msgspec.to_builtins(sampling) | fields).decode()
+
+
+def _texts(value: Any) -> str:
+    """JSON of what holds texts only, as messages do."""
+    return msgspec.json.encode(value).decode()
+
+
+_anything = json.JSONEncoder(ensure_ascii=False).encode
+"""JSON of what callers send, of any numbers, as Python reads it."""
 
 
 def generated_of(call: WholeCall) -> protocol.Generated:

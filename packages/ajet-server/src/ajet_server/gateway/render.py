@@ -15,7 +15,7 @@ import numpy as np
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from ajet_core.errors import ConfigError, RequestError
 from ajet_server.gateway.request import IntIds, Message, Tool
@@ -58,8 +58,8 @@ class ChatRenderer:
         self._names = {name: text for name, text in names.items() if text is not None}
         self.syntax, self._template = _compile(folder.chat_template)
         self.anchors = _anchors(self.tokenizer)
-        self._anchor_ids = frozenset(self.anchors.values())
-        self._anchor_texts = tuple(self.anchors)
+        self._anchor_texts = {token_id: text for text, token_id in self.anchors.items()}
+        self._anchors = tuple(self.anchors)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> str:
         """Returns the conversation and the opening of the assistant's turn, as text.
@@ -86,7 +86,7 @@ class ChatRenderer:
 
     def encode(self, text: str) -> IntIds:
         """Returns i32[n]: a text as ids, by itself. See `cut` for errors."""
-        return np.asarray(self._encoding(text).ids, dtype=np.int32)
+        return np.asarray(self._plain_ids(text), dtype=np.int32)
 
     def cut(self, text: str, after: str = "") -> list[Cut]:
         """Returns a text that follows the special token `after` in two cuts: the second begins at its last anchor.
@@ -96,19 +96,20 @@ class ChatRenderer:
         Raises:
             RequestError: the text holds half a character.
         """
-        encoding = self._encoding(after + text)
-        ids, first = np.asarray(encoding.ids, dtype=np.int32), 1 if after else 0
-        for index in range(len(ids) - 1, first, -1):
-            if encoding.ids[index] in self._anchor_ids:
-                start = encoding.offsets[index][0] - len(after)
+        plain, first = self._plain_ids(after + text), 1 if after else 0
+        ids = np.asarray(plain, dtype=np.int32)
+        for index in range(len(plain) - 1, first, -1):
+            anchor = self._anchor_texts.get(plain[index])
+            if anchor is not None:
+                start = text.rfind(anchor)  # found wherever it is written, so the last of both is the same
                 return [Cut(text[:start], ids[first:index]), Cut(text[start:], ids[index:])]
         return [Cut(text, ids[first:])]
 
     def begins_with_anchor(self, text: str, start: int) -> bool:
         """Whether an anchor begins at `start`, so that what follows may be tokenized alone."""
-        return text.startswith(self._anchor_texts, start)
+        return text.startswith(self._anchors, start)
 
-    def _encoding(self, text: str) -> Encoding:
+    def _plain_ids(self, text: str) -> list[int]:
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -117,7 +118,8 @@ class ChatRenderer:
                 f"messages: a text holds {half}, half of a character that JSON writes as two; send both, or none",
                 field="messages",
             ) from error
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        # Of one text; unlike `encode`, it does not find out which characters each token stands for.
+        return self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Returns the text of sampled ids without special tokens."""
@@ -148,7 +150,8 @@ def _open_tokenizer(folder: ModelFolder) -> Tokenizer:
 def _anchors(tokenizer: Tokenizer) -> dict[str, int]:
     """The added tokens that split any text in the same way, whatever is around them.
 
-    They are found before a text is normalized or split further, the leftmost first and the longest of several. So one
+    They are found before a text is normalized or split further, the leftmost first and the longest of several, those
+    that ask for a text as it is before all others. So one
     is found wherever it is written unless another added token may reach into it, and both sides are tokenized on their
     own unless it takes spaces from the left (those it takes from the right are behind the cut) or asks for a word
     boundary.
@@ -158,11 +161,20 @@ def _anchors(tokenizer: Tokenizer) -> dict[str, int]:
         return {}
     found_first = tokenizer.normalizer is None
     texts = [token.content for token in added.values()]
+    before_others = [token.content for token in added.values() if not token.normalized]
     return {
         token.content: token_id
         for token_id, token in added.items()
-        if not token.lstrip and (found_first or not token.normalized) and not _reached(token.content, texts)
+        if not token.lstrip
+        and (found_first or not token.normalized)
+        and not _reached(token.content, texts)
+        and not (token.normalized and _ends_in(token.content, before_others))
     }
+
+
+def _ends_in(text: str, others: list[str]) -> bool:
+    """Whether one of these, which are found before it, may overlap the end of this token."""
+    return any(other.startswith(text[start:]) for other in others for start in range(1, len(text)))
 
 
 def _reached(text: str, others: list[str]) -> bool:
@@ -200,9 +212,11 @@ def _compile(source: str) -> tuple[jinja2.nodes.Template, jinja2.Template]:
     functions: dict[str, Any] = {"raise_exception": _raise, "strftime_now": _strftime_now}
     environment.globals.update(functions)
     try:
-        return environment.parse(source), environment.from_string(source)
+        syntax, template = environment.parse(source), environment.from_string(source)
     except jinja2.TemplateError as error:
         raise ConfigError(f"model.path: the chat template is not valid Jinja: {error}", field="model.path") from error
+    template.globals = dict(template.globals)  # every rendering copies them, which a chain of mappings makes slow
+    return syntax, template
 
 
 def _tojson(

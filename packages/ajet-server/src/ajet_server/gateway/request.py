@@ -167,12 +167,14 @@ class Started:
         id: of the answer that is to come, as in `Answer`; so are all others.
         created: seconds since the epoch.
         model: the name that is served.
-        prompt_ids: what the engine was given.
+        prompt_tokens: how many ids the engine was given.
+        prompt_ids: these, if they were asked for; else none.
     """
 
     id: str
     created: int
     model: str
+    prompt_tokens: int
     prompt_ids: list[int]
 
 
@@ -228,7 +230,8 @@ class Answer:
         created: seconds since the epoch.
         model: the name that is served.
         choices: by index.
-        prompt_ids: what the engine was given.
+        prompt_tokens: how many ids the engine was given; counted once, however many choices there are.
+        prompt_ids: these, if they were asked for; else none.
         cached_tokens: of these, how many were not computed anew (in the first choice).
         weight_version: that sampled it.
     """
@@ -237,14 +240,10 @@ class Answer:
     created: int
     model: str
     choices: tuple[Choice, ...]
+    prompt_tokens: int
     prompt_ids: list[int]
     cached_tokens: int
     weight_version: int
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Counted once, however many choices there are."""
-        return len(self.prompt_ids)
 
     @property
     def completion_tokens(self) -> int:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from ajet_core.errors import UnavailableError
 from ajet_server.gateway.request import Answer, Delta, Item, Started
 
 Emit: TypeAlias = Callable[[Started | Delta], None]
@@ -28,13 +29,22 @@ class Run:
         """The work."""
         return self._task
 
+    @property
+    def given_up(self) -> bool:
+        """Whether everybody left, and it ends as soon as it can."""
+        return self._task.cancelling() > 0
+
+    async def over(self) -> None:
+        """Waits until the work ended, in whatever way."""
+        await asyncio.wait({self._task})
+
     async def answer(self) -> Answer:
-        """Waits for the whole answer, and raises what the work raised."""
+        """Waits for the whole answer, and raises what the work raised; `UnavailableError` if it was given up."""
         with self._joined():
             return await asyncio.shield(self._task)
 
     async def items(self) -> AsyncGenerator[Item]:
-        """Yields every item from the first on, the answer last. Raises what the work raised."""
+        """Yields every item from the first on, the answer last. Raises as `answer` does."""
         with self._joined():
             seen = 0
             while True:
@@ -58,6 +68,10 @@ class Run:
 
     @contextmanager
     def _joined(self) -> Generator[None]:
+        if self.given_up:
+            raise UnavailableError(
+                "an earlier try of this request was given up just now; send it again", retry_after_s=1.0
+            )
         self._waiting += 1
         try:
             yield

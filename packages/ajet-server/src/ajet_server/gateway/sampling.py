@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ajet_core.errors import BudgetError, PromptTooLongError, RequestError
+from ajet_core.errors import BudgetError, PromptTooLongError, RequestError, UnavailableError
 from ajet_server.gateway.request import ChatRequest
 from ajet_server.worker import protocol
 
@@ -19,11 +19,13 @@ class Room:
         longest: prompt + completion of a call, in tokens; None where nothing bounds it.
         most: `limits.max_completion_tokens`.
         left: of the episode's `limits.max_episode_tokens`; None without such a bound.
+        reserved: of these, how many calls that run may still sample.
     """
 
     longest: int | None
     most: int
     left: int | None
+    reserved: int = 0
 
     def max_tokens(self, request: ChatRequest, prompt_tokens: int) -> int:
         """Bound on one completion of the request.
@@ -32,6 +34,7 @@ class Room:
             RequestError: it asks for more than the job allows.
             PromptTooLongError: prompt and completion do not fit.
             BudgetError: the episode has no token left.
+            UnavailableError: what is left is reserved for calls that run; a retry makes sense.
         """
         wanted = request.max_tokens
         if wanted is not None and wanted > self.most:
@@ -48,9 +51,15 @@ class Room:
         allowed = wanted or min(self.most, room)
         if self.left is None:
             return allowed
-        share = self.left // request.n
-        if share < 1:
+        if self.left < request.n:
             raise BudgetError("the episode has sampled its limits.max_episode_tokens; report its reward")
+        share = (self.left - self.reserved) // request.n
+        if share < 1:
+            raise UnavailableError(
+                f"limits.max_episode_tokens: calls that run may need the {self.left} tokens that the episode has left; "
+                "send it again when they are over, or give each call a max_tokens",
+                retry_after_s=1.0,
+            )
         return min(allowed, share)
 
 

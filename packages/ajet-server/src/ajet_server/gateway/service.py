@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
-from ajet_core.errors import BudgetError, NotFoundError
+from ajet_core.errors import BudgetError, EpisodeClosedError, NotFoundError
 from ajet_server.capture.calls import WholeCall, answers_to, whole_calls
 from ajet_server.capture.ledger import Ledger
 from ajet_server.conductor import Conductor
@@ -17,7 +17,7 @@ from ajet_server.gateway.prompts import Prompts, past_call
 from ajet_server.gateway.request import Answer, ChatRequest, Message
 from ajet_server.gateway.runs import Run
 from ajet_server.gateway.sampling import check_trainable
-from ajet_server.gateway.session import Origin, Session
+from ajet_server.gateway.session import Claim, Origin, Session
 from ajet_server.observe.metrics import Metrics
 from ajet_server.worker.json_schema import check_json_schema
 
@@ -57,12 +57,15 @@ class Gateway:
             NotFoundError: the model is not the one that is served.
             RequestError: the sampling cannot be trained on.
             BudgetError: the episode has used up its calls.
+            EpisodeClosedError: the episode closed meanwhile.
             UnavailableError: the engine does not run.
         """
         self._check(state, request)
         session = self._session(state)
-        if origin.retry:
-            running = session.running.get(origin.digest)
+        if not origin.retry:
+            session.asked[origin.digest] += 1
+        else:
+            running = await _first_try(session, origin)
             if running is not None:
                 return running
             lost = self._lost_answer(state, session, origin)
@@ -70,11 +73,13 @@ class Gateway:
                 return Run(lambda emit: self._answering.replay(request, lost, emit if stream else None))
         self._conductor.require_serving()
         self._check_budget(state, request)
-        run = Run(lambda emit: self._answering.serve(state, session, request, origin, emit if stream else None))
+        claim = Claim(state, request.n)
+        run = Run(lambda emit: self._answering.serve(claim, session, request, origin, emit if stream else None))
+        run.task.add_done_callback(lambda _: claim.release())
         return session.add(origin, run)
 
     def delivered(self, state: OpenState, answer: Answer) -> None:
-        """Notes that an answer was sent to the end: a later equal request asks for another."""
+        """Notes that an answer was sent to the end: a later equal request, tried again too, asks for another."""
         session = self._sessions.get(state)
         if session is not None:
             session.delivered.add(answer.id)
@@ -99,6 +104,8 @@ class Gateway:
         return (await self._prompts.make(self._session(state).continuity, request)).ids.size
 
     def _check(self, state: OpenState, request: ChatRequest) -> None:
+        if state.closed.is_set():  # while the body was on its way
+            raise EpisodeClosedError(f"episode {state.record.id} is closed; its API key is refused. Open a new episode")
         self._check_model(request)
         if state.record.kind is EpisodeKind.TRAIN:
             check_trainable(request)
@@ -128,10 +135,23 @@ class Gateway:
         return session
 
     def _lost_answer(self, state: OpenState, session: Session, origin: Origin) -> Sequence[WholeCall]:
-        """The choices of the newest recorded answer to the same request that is not known to have arrived."""
+        """The choices of the newest recorded answer to the same request that did not arrive, as far as is known.
+
+        One that was sent to the end may be lost too. It is if no equal request is still without its answer: then this
+        retry has to be of one that was answered.
+        """
         ids = self._ledger.read_now(lambda db: answers_to(db, state.record.id, origin.digest))
         lost = next((answer_id for answer_id in reversed(ids) if answer_id not in session.delivered), None)
+        if lost is None and ids and len(ids) >= session.asked[origin.digest]:
+            lost = ids[-1]
         return [] if lost is None else [call for call in self._calls(state) if call.record.answer_id == lost]
 
     def _calls(self, state: OpenState) -> list[WholeCall]:
         return self._ledger.read_now(lambda db: whole_calls(db, state.record.id))
+
+
+async def _first_try(session: Session, origin: Origin) -> Run | None:
+    """The run of an equal request that goes on. One that was given up may still be recorded, so its end is awaited."""
+    while (running := session.running.get(origin.digest)) is not None and running.given_up:
+        await running.over()
+    return running

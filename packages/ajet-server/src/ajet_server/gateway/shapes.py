@@ -23,6 +23,7 @@ LONGEST_LOOP = 8
 MANY = 2
 """Parallel tool calls. More of them are the same to a template."""
 
+_write = json.JSONEncoder(sort_keys=True).encode
 _LOOKS_FOR = frozenset(("startswith", "endswith", "split", "rsplit", "replace", "find", "index", "count", "partition"))
 
 
@@ -39,7 +40,7 @@ class Shaper:
 
     def shapes(self, messages: Sequence[Message]) -> tuple[Shape, ...]:
         """Returns the shape of each message."""
-        return tuple(intern(json.dumps(self._shape(message), sort_keys=True)) for message in messages)
+        return tuple([intern(_write(self._shape(message))) for message in messages])
 
     def _shape(self, message: Message) -> Message:
         kept: Message = {"role": message["role"], "content": self._bare(message["content"])}

@@ -115,7 +115,10 @@ async def refuse_web_pages(request: Request, server: ServerDep) -> None:
 
 def _host_name(host: str) -> str:
     """`Host` without its port, and an IPv6 address without its brackets."""
-    return urlsplit(f"//{host}").hostname or ""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a bracket without the other one
+        return ""
 
 
 def _is_one_of(key: str | None, *tokens: str) -> bool:

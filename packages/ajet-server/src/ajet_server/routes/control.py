@@ -9,9 +9,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from ajet_core.config import Job
 from ajet_core.wire import StatusView
 from ajet_server.routes.access import ServerDep, refuse_web_pages, require_admin, require_client
+from ajet_server.routes.openapi import OUR_ERRORS
 
 _NEWEST = 2**63 - 1
-router = APIRouter(prefix="/api", tags=["control"], dependencies=[Depends(refuse_web_pages)])
+router = APIRouter(prefix="/api", tags=["control"], dependencies=[Depends(refuse_web_pages)], responses=OUR_ERRORS)
 _client, _admin = [Depends(require_client)], [Depends(require_admin)]
 
 

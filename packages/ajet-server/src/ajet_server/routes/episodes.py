@@ -10,9 +10,12 @@ from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisod
 from ajet_server.capture.records import EpisodeRecord
 from ajet_server.routes.access import ServerDep, refuse_web_pages, require_client, require_control, require_view
 from ajet_server.routes.disconnect import CLIENT_GONE, unless_disconnected
+from ajet_server.routes.openapi import OUR_ERRORS
 from ajet_server.wiring import Runtime
 
-router = APIRouter(prefix="/api/episodes", tags=["episodes"], dependencies=[Depends(refuse_web_pages)])
+router = APIRouter(
+    prefix="/api/episodes", tags=["episodes"], dependencies=[Depends(refuse_web_pages)], responses=OUR_ERRORS
+)
 
 
 @router.post("", status_code=201, response_model=EpisodeGrant, dependencies=[Depends(require_client)])

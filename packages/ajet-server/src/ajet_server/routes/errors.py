@@ -5,14 +5,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from ajet_core.errors import AjetError, RequestError, to_wire
 from ajet_server.gateway.dialects import messages
 from ajet_server.gateway.dialects.chat.answer import error_body
+from ajet_server.routes.disconnect import CLIENT_GONE
 
 log = logging.getLogger("ajet.http")
 
@@ -24,6 +26,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(AjetError, _on_ajet_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)
     app.add_exception_handler(Exception, _on_bug)
 
 
@@ -59,6 +62,11 @@ async def _on_bug(request: Request, error: Exception) -> JSONResponse:
     """A mistake of ours: the traceback goes to the log (starlette raises it again), the caller gets a sentence."""
     message = f"{request.method} {request.url.path}: a mistake in the server ({type(error).__name__}); see its log"
     return _respond(request, {"code": "internal", "message": message, "field": None}, 500, {})
+
+
+async def _on_client_gone(_request: Request, _error: Exception) -> Response:
+    """A caller that left before its body was whole is no mistake of anybody."""
+    return Response(status_code=CLIENT_GONE)
 
 
 async def _on_ajet_error(request: Request, error: Exception) -> JSONResponse:

@@ -1,11 +1,13 @@
 """`/healthz`, `/readyz` and `/metrics`: open to everybody who can connect."""
 
 from fastapi import APIRouter, Depends, Response
+from fastapi.responses import PlainTextResponse
 
 from ajet_core.episode import EpisodeKind
 from ajet_server.routes.access import ServerDep, refuse_web_pages
+from ajet_server.routes.openapi import OUR_ERRORS
 
-router = APIRouter(tags=["health"], dependencies=[Depends(refuse_web_pages)])
+router = APIRouter(tags=["health"], dependencies=[Depends(refuse_web_pages)], responses=OUR_ERRORS)
 
 
 @router.get("/healthz")
@@ -21,7 +23,7 @@ async def readyz(server: ServerDep) -> dict[str, str]:
     return {"status": "ready"}
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(server: ServerDep) -> Response:
     """Prometheus' text format."""
     return Response(server.metrics.exposition(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -10,7 +10,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsNon
 
 from ajet_core.errors import RequestError
 from ajet_server.gateway.dialects.chat import Parsed, parse
-from ajet_server.gateway.dialects.chat.parse import _MODERN, _OFF, _Body
+from ajet_server.gateway.dialects.chat.parse import _MODERN, _OFF, RequestBody
 from ajet_server.gateway.request import ChatRequest, Conversation, NamedTool, ResponseFormat
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -162,7 +162,7 @@ def test_every_field_of_the_official_api_is_known() -> None:
     }
     official |= CompletionCreateParamsNonStreaming.__annotations__.keys()
     assert {"messages", "model", "stream"} <= official
-    assert official <= _Body.model_fields.keys() | _OFF.keys() | _MODERN.keys()
+    assert official <= RequestBody.model_fields.keys() | _OFF.keys() | _MODERN.keys()
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-names = st.sampled_from([*_OFF, *_MODERN, *_Body.model_fields, "other"])
+names = st.sampled_from([*_OFF, *_MODERN, *RequestBody.model_fields, "other"])
 
 
 @given(st.dictionaries(names, json_values, max_size=5))

@@ -11,7 +11,7 @@ from openai_helpers import STARTED, answer_of, choice_of, extras, logprobs_of, o
 
 from ajet_core.errors import EngineFailedError, RequestError
 from ajet_server.gateway.dialects import completions
-from ajet_server.gateway.dialects.completions import _OFF, Parsed, _Body, parse
+from ajet_server.gateway.dialects.completions import _OFF, Parsed, RequestBody, parse
 from ajet_server.gateway.request import ChatRequest, Delta, RawPrompt, TokenLogprob
 
 
@@ -72,7 +72,7 @@ def test_what_is_not_served_is_refused_by_name(name: str) -> None:
 def test_every_field_of_the_official_api_is_known() -> None:
     official = CompletionCreateParamsNonStreaming.__annotations__.keys()
     assert {"prompt", "model", "stream"} <= official
-    assert official <= _Body.model_fields.keys() | _OFF.keys()
+    assert official <= RequestBody.model_fields.keys() | _OFF.keys()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ajet_core.errors import RequestError
+from ajet_core.errors import PromptTooLongError, RequestError, UnavailableError
 from ajet_server.gateway.dialects.fields import (
     Body,
     Json,
@@ -12,6 +12,7 @@ from ajet_server.gateway.dialects.fields import (
     ToolName,
     as_object,
     drop_off,
+    in_words_of,
     short,
     text_at,
     validate,
@@ -100,3 +101,14 @@ def test_no_texts_by_hand(value: object, reason: str) -> None:
 def test_long_values_are_quoted_shortly() -> None:
     assert short("a") == "'a'"
     assert len(short("a" * 1000)) == 120
+
+
+def test_an_error_names_the_field_as_the_dialect_does() -> None:
+    error = in_words_of({"messages": "input"}, PromptTooLongError("messages: the prompt is long", field="messages"))
+    assert isinstance(error, PromptTooLongError)
+    assert (error.message, error.field) == ("input: the prompt is long", "input")
+
+
+@pytest.mark.parametrize("error", [RequestError("top_p: is 2", field="top_p"), UnavailableError("no", retry_after_s=5)])
+def test_other_errors_stay_as_they_are(error: Any) -> None:
+    assert in_words_of({"messages": "input"}, error) is error

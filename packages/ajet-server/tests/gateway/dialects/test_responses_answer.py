@@ -62,7 +62,7 @@ def grown(
         logprobs=tuple(map(token, tokens)) if logprobs else (),
         reasoning_tokens=sum(kind == "reasoning" for kind, _ in parts),
     )
-    return [Started(ID, 17, "m", [7, 8, 9]), *deltas, Answer(ID, 17, "m", (choice,), [7, 8, 9], 2, 4)]
+    return [Started(ID, 17, "m", 3, [7, 8, 9]), *deltas, Answer(ID, 17, "m", (choice,), 3, [7, 8, 9], 2, 4)]
 
 
 def sent(parsed: Parsed, items: Iterable[Item]) -> list[bytes]:

@@ -1,10 +1,11 @@
 """Items of the Responses dialect are the messages that Chat Completions has for the same conversation."""
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ajet_core.errors import RequestError
@@ -71,8 +72,15 @@ def items_of(turn: dict[str, Any], ids: list[str], answer: str | None, how: str)
     return items + [{"type": "function_call_output", "call_id": name, "output": call[2]} for name, call in outputs]
 
 
+def _reads_as_one(turn: dict[str, Any], after: dict[str, Any]) -> bool:
+    """Without ids, calls right after a message are of the same turn."""
+    both = turn["role"] == after["role"] == "assistant"
+    return both and not turn["calls"] and bool(after["calls"]) and not (after["reasoning"] or after["content"])
+
+
 @given(conversations, st.booleans(), st.sampled_from(["plain", "parts", "sealed"]))
 def test_a_conversation_is_the_same_in_both_dialects(conversation: list[Any], with_ids: bool, how: str) -> None:
+    assume(with_ids or not any(_reads_as_one(*pair) for pair in pairwise(conversation)))
     messages: list[dict[str, Any]] = []
     items: Items = []
     for number, turn in enumerate(conversation):

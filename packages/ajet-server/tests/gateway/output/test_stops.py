@@ -21,7 +21,9 @@ def test_what_may_become_a_literal(text: str, literals: list[str]) -> None:
 )
 def test_everything_before_the_first_stop_string_passes(parts: list[tuple[str, bool]], stops: list[str]) -> None:
     whole = "".join(text for text, _ in parts)
-    at = min((whole.find(stop) for stop in stops if stop in whole), default=len(whole))
+    grown = ("".join(text for text, _ in parts[:count]) for count in range(len(parts) + 1))
+    ended = next((text for text in grown if any(stop in text for stop in stops)), whole)  # as the engine looks
+    at = min((ended.find(stop) for stop in stops if stop in ended), default=len(whole))
     expected, length = "", 0
     for text, shown in parts:
         expected += text[: max(at - length, 0)] if shown else ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from ajet_core.errors import RequestError
 from ajet_server.gateway.dialects.chat import failure, options
@@ -19,7 +19,10 @@ from ajet_server.gateway.dialects.fields import as_object, drop_off, short, text
 from ajet_server.gateway.dialects.sse import begun
 from ajet_server.gateway.request import Answer, Choice, Delta, FinishReason, IntIds, Item, RawPrompt, TokenLogprob
 
-__all__ = ["Parsed", "answer", "events", "failure", "parse"]
+__all__ = ["NAMES", "Parsed", "RequestBody", "answer", "events", "failure", "parse"]
+
+NAMES = {"messages": "prompt", "prompt_ids": "prompt"}
+"""What this dialect calls fields that have another name elsewhere."""
 
 _OFF: dict[str, tuple[Any, ...]] = options.OFF | {"echo": (False,), "suffix": ("",), "best_of": (1,)}
 """Fields that are known and not served, with the values that ask for nothing. `null` always asks for nothing."""
@@ -27,9 +30,15 @@ _OFF: dict[str, tuple[Any, ...]] = options.OFF | {"echo": (False,), "suffix": ("
 _MAX_TOKENS = 16
 """OpenAI's default."""
 
+_PROMPT = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}}],
+    "minLength": 1,
+    "minItems": 1,
+}
 
-class _Body(Options):
-    prompt: Any  # by hand: it may be a hundred thousand ids
+
+class RequestBody(Options):
+    prompt: Annotated[Any, WithJsonSchema(_PROMPT)]  # by hand: it may be a hundred thousand ids
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
 
@@ -39,7 +48,7 @@ def parse(raw: object) -> Parsed:
     Raises:
         RequestError: names the first field that is wrong, unknown or not served, with its value.
     """
-    body = validate(_Body, drop_off(as_object(raw), _OFF))
+    body = validate(RequestBody, drop_off(as_object(raw), _OFF))
     request = options.request(body, RawPrompt(_prompt(body.prompt)), body.max_tokens or _MAX_TOKENS)
     request = replace(request, logprobs=body.logprobs is not None, top_logprobs=body.logprobs or 0)
     return options.parsed(body, request)

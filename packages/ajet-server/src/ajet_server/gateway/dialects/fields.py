@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ajet_core.errors import RequestError
+from ajet_core.errors import AjetError, RequestError
 
 M = TypeVar("M", bound=BaseModel)
 _SHORT = 120
@@ -46,6 +46,21 @@ Json = Annotated[dict[str, Any], AfterValidator(_json)]
 
 ToolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,128}$")]
 """Every vendor allows less; these characters can stand in every syntax of tool calls without being escaped."""
+
+
+def _schema(*needed: str, **fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": fields, "required": list(needed)}
+
+
+_BLOCK = _schema("type", "text", type={"const": "text"}, text={"type": "string"})
+TEXT_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "string"}, {"type": "array", "items": _BLOCK, "minItems": 1}]}
+"""Text, whole or in blocks, as documentation for people: of what is read by hand, a part is told there."""
+
+
+def messages_schema(*roles: str) -> dict[str, Any]:
+    """Messages of these roles, as documentation for people."""
+    message = _schema("role", "content", role={"enum": list(roles)}, content=TEXT_SCHEMA)
+    return {"type": "array", "items": message, "minItems": 1}
 
 
 def text_at(value: object, path: str) -> str:
@@ -110,6 +125,21 @@ def _most_precise(error: ValidationError) -> tuple[str, Any]:
 def _is_branch(part: object) -> bool:
     """True for the names that pydantic gives to the branches of a union; they are no part of the field's path."""
     return isinstance(part, str) and (part in ("str", "int") or part.startswith("_") or "[" in part)
+
+
+def in_words_of(names: Mapping[str, str], error: AjetError) -> AjetError:
+    """The error with the dialect's own name of the field to blame.
+
+    Args:
+        names: those that differ from `ChatRequest`'s, which the gateway and the engine go by.
+        error: its message begins with the field.
+    """
+    name = names.get(error.field or "")
+    if name is None:
+        return error
+    return type(error)(
+        name + error.message.removeprefix(error.field or ""), field=name, retry_after_s=error.retry_after_s
+    )
 
 
 def short(value: object) -> str:

@@ -59,7 +59,7 @@ class AnswerParser:
         self._tag = ""
         self._parts: list[str] = []  # of the call that is being written
         self._size = 0
-        self._scan = CallScan(syntax)
+        self._scan: CallScan  # of that call
         self._said = self._thought = self._called = False
         self.text: list[str] = []
         self.thought: list[str] = []

@@ -53,7 +53,7 @@ class Summary:
 
 
 class OutputReader:
-    """Ids are read one by one, so how they are cut into pushes changes nothing but the pieces.
+    """How ids are cut into pushes changes nothing but the pieces.
 
     Args:
         texts: of the model's tokens.
@@ -75,8 +75,7 @@ class OutputReader:
 
     def push(self, ids: Sequence[int]) -> Piece:
         """Takes the ids sampled next; returns what they made certain."""
-        for token_id in ids:
-            self._read(token_id)
+        self._parser.feed("".join([self._read(token_id) for token_id in ids]))
         while self._unsettled and self._unsettled[0] <= self._parser.done:
             self._unsettled.popleft()
         return self._piece()
@@ -96,20 +95,20 @@ class OutputReader:
         last = self._piece()
         return last, self._summary(reason)
 
-    def _read(self, token_id: int) -> None:
+    def _read(self, token_id: int) -> str:
+        """Returns the text that this id makes certain. Stop strings are looked for id by id, as the engine does."""
         self._begins.append(self._length)
-        if self._is_silent(token_id):
+        if token_id in self._texts.special and self._is_silent(token_id):
             text = self._stop.push(self._texts.raw(token_id).decode(errors="replace"), shown=False)
         else:
             whole = self._decoder.push(token_id)
             self._length += len(whole)
             text = self._stop.push(whole)
         self._unsettled.append(self._length + self._decoder.pending)
-        self._parser.feed(text)
+        return text
 
     def _is_silent(self, token_id: int) -> bool:
-        if token_id not in self._texts.special:
-            return False
+        """Whether a special token is no text."""
         return token_id in self._texts.eos_ids or self._texts.added(token_id) not in self._parser.tags
 
     def _piece(self) -> Piece:

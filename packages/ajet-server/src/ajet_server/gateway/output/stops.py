@@ -28,6 +28,8 @@ class StopFilter:
 
     def push(self, text: str, *, shown: bool = True) -> str:
         """Takes more text, and returns what is certain to be before any stop string, without what is not shown."""
+        if not self._stops:
+            return text if shown else ""
         if self.found:
             return ""
         self._held.append((text, shown))

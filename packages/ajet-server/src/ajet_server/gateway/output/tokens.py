@@ -7,6 +7,7 @@ whole. So a token costs the same at the end of a completion as at its beginning.
 import codecs
 import re
 from collections.abc import Collection
+from contextlib import suppress
 
 from tokenizers import Tokenizer
 
@@ -29,6 +30,10 @@ class TokenTexts:
     Args:
         tokenizer: the model's.
         eos_ids: end a completion, and are never text.
+
+    Attributes:
+        special: ids that are mostly no text.
+        whole: what was asked for so far and is whole characters, as text.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos_ids: Collection[int]) -> None:
@@ -42,6 +47,7 @@ class TokenTexts:
         self._byte_fallback = b'"ByteFallback"' in state
         self._anchor = self._find_anchor()
         self._known: dict[int, bytes] = {}
+        self.whole: dict[int, str] = {}
 
     def has(self, text: str) -> bool:
         """Whether this is one added token of the vocabulary."""
@@ -56,6 +62,8 @@ class TokenTexts:
         found = self._known.get(token_id)
         if found is None:
             found = self._known[token_id] = self._look_up(token_id)
+            with suppress(UnicodeDecodeError):
+                self.whole[token_id] = found.decode()
         return found
 
     def first(self, token_id: int) -> bytes:
@@ -95,23 +103,28 @@ class TextDecoder:
     Args:
         texts: of the tokens.
         begins: whether the completion's first token begins a text, or continues a forced opening.
+
+    Attributes:
+        pending: whether a character has begun that is not whole.
     """
 
     def __init__(self, texts: TokenTexts, *, begins: bool) -> None:
         self._texts = texts
         self._begins = begins
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-
-    @property
-    def pending(self) -> bool:
-        """Whether a character has begun that is not whole."""
-        return self._utf8.getstate()[0] != b""
+        self.pending = False
 
     def push(self, token_id: int) -> str:
         """Returns the characters that this token makes whole."""
+        if not (self.pending or self._begins):
+            whole = self._texts.whole.get(token_id)
+            if whole is not None:
+                return whole
         raw = self._texts.first(token_id) if self._begins else self._texts.raw(token_id)
         self._begins = False
-        return self._utf8.decode(raw)
+        text = self._utf8.decode(raw)
+        self.pending = self._utf8.getstate()[0] != b""
+        return text
 
     def finish(self) -> str:
         """Returns what is left: U+FFFD for a character that was cut off."""

@@ -6,7 +6,10 @@ Beyond OpenAI's API: `top_k`; `return_token_ids`, which adds `prompt_token_ids` 
 
 from ajet_server.gateway.dialects.chat.answer import answer
 from ajet_server.gateway.dialects.chat.options import Parsed
-from ajet_server.gateway.dialects.chat.parse import parse
+from ajet_server.gateway.dialects.chat.parse import RequestBody, parse
 from ajet_server.gateway.dialects.chat.stream import events, failure
 
-__all__ = ["Parsed", "answer", "events", "failure", "parse"]
+__all__ = ["NAMES", "Parsed", "RequestBody", "answer", "events", "failure", "parse"]
+
+NAMES: dict[str, str] = {}
+"""Every field has its own name: it is from this dialect that the others differ."""

@@ -19,6 +19,7 @@ _FIELDS: dict[str, frozenset[str]] = {
     "assistant": _SPOKEN | {"reasoning_content", "reasoning", "tool_calls"},
     "tool": _SPOKEN | {"tool_call_id"},
 }
+ROLES = tuple(_FIELDS)
 _LEFT_EMPTY = frozenset({"refusal", "function_call", "audio", "annotations", "reasoning_details", "tool_calls"})
 """Come back empty (`refusal: null`, `annotations: []`) with every answer that is sent again."""
 

@@ -3,13 +3,22 @@
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from ajet_core.errors import RequestError
 from ajet_server.gateway.dialects.chat import options
-from ajet_server.gateway.dialects.chat.messages import normal_messages
+from ajet_server.gateway.dialects.chat.messages import ROLES, normal_messages
 from ajet_server.gateway.dialects.chat.options import Options, Parsed, Strict
-from ajet_server.gateway.dialects.fields import Json, Text, ToolName, as_object, drop_off, short, validate
+from ajet_server.gateway.dialects.fields import (
+    Json,
+    Text,
+    ToolName,
+    as_object,
+    drop_off,
+    messages_schema,
+    short,
+    validate,
+)
 from ajet_server.gateway.request import Conversation, NamedTool, ResponseFormat, Tool, ToolChoice
 
 _OFF: dict[str, tuple[Any, ...]] = options.OFF | {
@@ -79,8 +88,8 @@ class _Format(Strict):
     json_schema: _Schema | None = None
 
 
-class _Body(Options):
-    messages: Any  # by hand: chat.messages
+class RequestBody(Options):
+    messages: Annotated[Any, WithJsonSchema(messages_schema(*ROLES))]  # by hand: chat.messages
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     tools: list[_Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | _Named | None = None
@@ -101,7 +110,7 @@ def parse(raw: object) -> Parsed:
     Raises:
         RequestError: names the first field that is wrong, unknown or not served, with its value.
     """
-    body = validate(_Body, drop_off(_drop_superseded(as_object(raw)), _OFF))
+    body = validate(RequestBody, drop_off(_drop_superseded(as_object(raw)), _OFF))
     if body.top_logprobs and not body.logprobs:
         raise RequestError("top_logprobs: has no effect without logprobs: true", field="top_logprobs")
     request = options.request(body, _conversation(body), _max_tokens(body))
@@ -125,7 +134,7 @@ def _drop_superseded(present: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in present.items() if name not in _MODERN}
 
 
-def _max_tokens(body: _Body) -> int | None:
+def _max_tokens(body: RequestBody) -> int | None:
     if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
         raise RequestError(
             f"max_tokens: {body.max_tokens} contradicts max_completion_tokens: {body.max_completion_tokens}; send one",
@@ -134,7 +143,7 @@ def _max_tokens(body: _Body) -> int | None:
     return body.max_completion_tokens or body.max_tokens
 
 
-def _conversation(body: _Body) -> Conversation:
+def _conversation(body: RequestBody) -> Conversation:
     tools = tuple(tool.function.normal() for tool in body.tools or ())
     names = [tool["function"]["name"] for tool in tools]
     for index, name in enumerate(names):

@@ -3,10 +3,18 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from ajet_core.errors import RequestError
-from ajet_server.gateway.dialects.fields import Json, Text, as_object, drop_off, validate
+from ajet_server.gateway.dialects.fields import (
+    TEXT_SCHEMA,
+    Json,
+    Text,
+    as_object,
+    drop_off,
+    messages_schema,
+    validate,
+)
 from ajet_server.gateway.dialects.messages.conversation import read_messages
 from ajet_server.gateway.dialects.messages.tools import Strict, ToolChoiceParam, ToolParam, normal_choice, normal_tools
 from ajet_server.gateway.request import ChatRequest, Conversation, ResponseFormat
@@ -51,12 +59,12 @@ class _Metadata(Strict):
     user_id: Text | None = None
 
 
-class _Counted(Strict):
+class CountBody(Strict):
     """What makes the prompt. The conversation is read by hand."""
 
     model: Text
-    messages: Annotated[list[Any], Field(min_length=1)]
-    system: Any = None
+    messages: Annotated[list[Any], Field(min_length=1), WithJsonSchema(messages_schema("user", "assistant", "system"))]
+    system: Annotated[Any, WithJsonSchema(TEXT_SCHEMA)] = None
     tools: list[ToolParam] | None = None
     tool_choice: ToolChoiceParam | None = None
     thinking: _Thinking | None = None
@@ -64,12 +72,13 @@ class _Counted(Strict):
     cache_control: dict[str, Any] | None = None  # asks for caching, which happens anyway
 
 
-class _Body(_Counted):
+class RequestBody(CountBody):
     max_tokens: Annotated[int, Field(ge=1)]
     temperature: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     top_k: Annotated[int, Field(ge=0, lt=2**31)] = 0
     stop_sequences: Annotated[list[Annotated[Text, Field(min_length=1)]], Field(max_length=64)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     stream: bool = False
     metadata: _Metadata | None = None
     user_profile_id: Text | None = None
@@ -88,7 +97,7 @@ def parse(raw: object, *, thinks: bool) -> Parsed:
     Raises:
         RequestError: names the first field that is wrong, unknown or not served, with its value.
     """
-    body = validate(_Body, drop_off(as_object(raw), _OFF))
+    body = validate(RequestBody, drop_off(as_object(raw), _OFF))
     _check_thinking(body.thinking, thinks, body.max_tokens)
     wanted = body.output_config.format
     request = ChatRequest(
@@ -99,6 +108,7 @@ def parse(raw: object, *, thinks: bool) -> Parsed:
         top_p=body.top_p,
         top_k=body.top_k,
         stop=tuple(body.stop_sequences or ()),
+        seed=body.seed,
         response_format=None if wanted is None else ResponseFormat(wanted.schema_),
         return_token_ids=body.return_token_ids,
         labels=_labels(body),
@@ -108,12 +118,12 @@ def parse(raw: object, *, thinks: bool) -> Parsed:
 
 def parse_count(raw: object, *, thinks: bool) -> ChatRequest:
     """Reads the body of a request to count its prompt's tokens; nothing else of the result is of use. As `parse`."""
-    body = validate(_Counted, drop_off(as_object(raw), _OFF))
+    body = validate(CountBody, drop_off(as_object(raw), _OFF))
     _check_thinking(body.thinking, thinks, None)
     return ChatRequest(model=body.model, prompt=_conversation(body))
 
 
-def _conversation(body: _Counted) -> Conversation:
+def _conversation(body: CountBody) -> Conversation:
     tools, choice = body.tools or (), body.tool_choice
     return Conversation(
         messages=read_messages(body.system, body.messages),
@@ -141,7 +151,7 @@ def _refuse(message: str) -> None:
     raise RequestError(message, field=message.partition(":")[0])
 
 
-def _labels(body: _Body) -> dict[str, Any]:
+def _labels(body: RequestBody) -> dict[str, Any]:
     metadata = None if body.metadata is None else body.metadata.model_dump(exclude_none=True)
     labels = {"metadata": metadata, "user_profile_id": body.user_profile_id}
     return {name: value for name, value in labels.items() if value}

@@ -99,7 +99,7 @@ def _start(parsed: Parsed, started: Started) -> bytes:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": len(started.prompt_ids), "output_tokens": 0},
+        "usage": {"input_tokens": started.prompt_tokens, "output_tokens": 0},
         **prompt_ids_of(parsed, started.prompt_ids),
     }
     return _event("message_start", message=message)

@@ -6,7 +6,11 @@ has the same prompts in both dialects.
 """
 
 from ajet_server.gateway.dialects.responses.answer import answer
+from ajet_server.gateway.dialects.responses.body import RequestBody
 from ajet_server.gateway.dialects.responses.events import events, failure
 from ajet_server.gateway.dialects.responses.parse import Parsed, parse
 
-__all__ = ["Parsed", "answer", "events", "failure", "parse"]
+__all__ = ["NAMES", "Parsed", "RequestBody", "answer", "events", "failure", "parse"]
+
+NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
+"""What this dialect calls fields that have another name elsewhere."""

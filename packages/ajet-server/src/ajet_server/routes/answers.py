@@ -1,0 +1,152 @@
+"""One request of an agent: who asks, in which dialect, and the response, whole or as it grows."""
+
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.background import BackgroundTask
+
+from ajet_core.errors import AjetError, RequestError
+from ajet_server.episodes.book import OpenState
+from ajet_server.gateway.dialects.fields import in_words_of
+from ajet_server.gateway.request import Answer, ChatRequest, Item
+from ajet_server.gateway.runs import Run
+from ajet_server.gateway.service import Gateway
+from ajet_server.gateway.session import Origin
+from ajet_server.routes.access import refuse_web_pages, require_episode, server_of
+from ajet_server.routes.disconnect import CLIENT_GONE, unless_disconnected
+
+_RETRY_COUNT = "x-stainless-retry-count"
+"""Header of the official SDKs of OpenAI and Anthropic, and of all that build on them."""
+_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class Parsed(Protocol):
+    """A body that was understood, whatever its dialect."""
+
+    @property
+    def request(self) -> ChatRequest: ...
+
+    @property
+    def stream(self) -> bool: ...
+
+
+class Dialect(Protocol):
+    """What the modules of `gateway.dialects` offer."""
+
+    @property
+    def NAMES(self) -> Mapping[str, str]: ...  # noqa: N802 - a constant of the modules
+
+    def answer(self, parsed: Any, answer: Answer, /) -> dict[str, Any]: ...
+
+    def events(self, parsed: Any, items: AsyncIterator[Item], /) -> AsyncIterator[bytes]: ...
+
+    def failure(self, error: AjetError, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of an open episode.
+
+    Attributes:
+        request: as it came.
+        gateway: that answers.
+        state: the episode.
+        body: JSON, not looked at yet.
+        origin: how it came.
+    """
+
+    request: Request
+    gateway: Gateway
+    state: OpenState
+    body: object
+    origin: Origin
+
+
+async def read(request: Request, dialect: str) -> Asked:
+    """Checks who asks, and reads the body.
+
+    Raises:
+        ForbiddenError: a web page asks.
+        KeyRefusedError, EpisodeClosedError: the key is not that of an open episode.
+        RequestError: the body is not JSON.
+    """
+    server = await server_of(request)
+    await refuse_web_pages(request, server)
+    state = await require_episode(request, server)
+    body = await request.body()
+    try:
+        raw: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        raise RequestError(f"the body is not JSON: {error}") from error
+    digest = hashlib.sha256(dialect.encode())
+    digest.update(b"\0")
+    digest.update(body)
+    origin = Origin(dialect, digest.digest(), retry=request.headers.get(_RETRY_COUNT, "0") != "0")
+    return Asked(request, server.runtime.gateway, state, raw, origin)
+
+
+async def respond(asked: Asked, dialect: Dialect, parsed: Parsed) -> Response:
+    """Answers a parsed body."""
+    try:
+        run = await asked.gateway.run(asked.state, parsed.request, asked.origin, stream=parsed.stream)
+        answering = _stream if parsed.stream else _whole
+        return await answering(asked, dialect, parsed, run)
+    except AjetError as error:
+        raise in_words_of(dialect.NAMES, error) from error
+
+
+def as_json(body: object, background: BackgroundTask | None = None) -> Response:
+    """A response of JSON."""
+    return Response(msgspec.json.encode(body), media_type="application/json", background=background)
+
+
+async def _whole(asked: Asked, dialect: Dialect, parsed: Parsed, run: Run) -> Response:
+    answer = await unless_disconnected(asked.request, run.answer())
+    if answer is None or await asked.request.is_disconnected():  # it would pass for delivered
+        return Response(status_code=CLIENT_GONE)
+
+    async def sent() -> None:
+        asked.gateway.delivered(asked.state, answer)
+
+    return as_json(dialect.answer(parsed, answer), BackgroundTask(sent))
+
+
+async def _stream(asked: Asked, dialect: Dialect, parsed: Parsed, run: Run) -> Response:
+    """Begins the response with the first event, so that a request that fails before it has a status of its own."""
+    events = _events(asked, dialect, parsed, run)
+    first = await unless_disconnected(asked.request, anext(events))
+    if first is None:
+        return Response(status_code=CLIENT_GONE)
+    return StreamingResponse(_after(first, events, dialect), media_type="text/event-stream", headers=_STREAM_HEADERS)
+
+
+async def _events(asked: Asked, dialect: Dialect, parsed: Parsed, run: Run) -> AsyncGenerator[bytes]:
+    answers: list[Answer] = []
+
+    async def watched(items: AsyncIterator[Item]) -> AsyncGenerator[Item]:
+        async for item in items:
+            if isinstance(item, Answer):
+                answers.append(item)
+            yield item
+
+    async with aclosing(run.items()) as items:
+        async for event in dialect.events(parsed, watched(items)):
+            yield event
+    for answer in answers:
+        asked.gateway.delivered(asked.state, answer)
+
+
+async def _after(first: bytes, events: AsyncGenerator[bytes], dialect: Dialect) -> AsyncGenerator[bytes]:
+    async with aclosing(events):
+        yield first
+        try:
+            async for event in events:
+                yield event
+        except AjetError as error:
+            yield dialect.failure(in_words_of(dialect.NAMES, error))
