@@ -91,7 +91,14 @@ class WholeCall:
 
 
 _COLUMNS = tuple(CallRecord.__dataclass_fields__)
-_INSERT = f"INSERT INTO calls (at, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names
+_NAMES = ", ".join(("at", "completion_tokens", *_COLUMNS))
+_INSERT = f"INSERT INTO calls ({_NAMES}) VALUES (?, ?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names
+# A row that is made shorter where it lies leaves a hole in its page, which SQLite keeps. So it moves to the end.
+_DROP = """
+    UPDATE calls SET rowid = (SELECT max(rowid) + 1 FROM calls), prompt_ids = x'', completion_ids = x'', logprobs = x'',
+        messages = '[]', tools = '[]', opening = '', response = '{}'
+    WHERE id = ?
+"""
 
 
 def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
@@ -106,7 +113,14 @@ def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
     if status != EpisodeStatus.OPEN:
         raise EpisodeClosedError(f"episode {episode_id} is {status}; the call was not recorded")
     now = time.time()
-    db.executemany(_INSERT, [(now, *(getattr(call, name) for name in _COLUMNS)) for call in calls])
+    rows = [(now, len(call.completion_ids) // 4, *(getattr(call, name) for name in _COLUMNS)) for call in calls]
+    db.executemany(_INSERT, rows)
+
+
+def drop_contents(db: sqlite3.Connection, episode_id: str) -> None:
+    """Drops what an episode's calls hold: ids, log-probabilities, messages. Rows stay, with sizes and versions."""
+    names = db.execute("SELECT id FROM calls WHERE episode_id = ?", (episode_id,)).fetchall()
+    db.executemany(_DROP, [(row["id"],) for row in names])
 
 
 def whole_calls(db: sqlite3.Connection, episode_id: str) -> list[WholeCall]:
