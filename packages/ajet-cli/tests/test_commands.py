@@ -18,7 +18,7 @@ def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_help_names_every_command() -> None:
     text = CliRunner().invoke(cli, ["--help"]).output
-    for name in ("job", "merge", "quickstart", "server"):
+    for name in ("episodes", "job", "ledger", "merge", "policy", "quickstart", "server", "status"):
         assert f"\n  {name}" in text
 
 
@@ -31,6 +31,11 @@ def test_an_unknown_command_is_refused() -> None:
 @pytest.mark.parametrize(
     "command",
     [
+        ["episodes", "ls"],
+        ["episodes", "show"],
+        ["episodes", "export"],
+        ["ledger", "check"],
+        ["ledger", "prune"],
         ["job", "init"],
         ["job", "validate"],
         ["merge", "stats"],
@@ -40,6 +45,8 @@ def test_an_unknown_command_is_refused() -> None:
         ["server", "start"],
         ["server", "status"],
         ["server", "stop"],
+        ["status"],
+        ["policy", "simulate"],
         ["quickstart"],
     ],
 )

@@ -4,7 +4,7 @@ from ajet_client import Swarm
 from ajet_client.api import Api, finish_body, kind_of
 from ajet_client.plans import Broken, Pause, Reply, Request
 from ajet_client.testing import FakeClock, FakeServer
-from ajet_core.config import Job, ModelConfig
+from ajet_core.config import BatchConfig, Job, ModelConfig
 from ajet_core.errors import (
     AjetError,
     ConfigError,
@@ -44,6 +44,16 @@ def test_start_and_stop(swarm: Swarm) -> None:
     assert swarm.status().state == EngineState.OFFLINE
     swarm.start()
     assert swarm.status().state == EngineState.ROLLING
+
+
+def test_a_client_agrees_to_an_update_and_takes_it_back(swarm: Swarm, server: FakeServer) -> None:
+    with pytest.raises(ConflictError, match="asks no client"):
+        swarm.ready()
+    server.job = Job(model=ModelConfig(path="m"), batch=BatchConfig(policy="any_client"))
+    assert swarm.ready().clients_ready == [swarm.client_id]
+    assert swarm.ready().clients_ready == [swarm.client_id], "again is harmless"
+    assert swarm.status().pool.clients_ready == [swarm.client_id]
+    assert swarm.ready(False).clients_ready == []
 
 
 def test_a_shutdown_returns_when_nobody_answers_any_more(swarm: Swarm, server: FakeServer) -> None:

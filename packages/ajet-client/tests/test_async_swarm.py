@@ -8,6 +8,7 @@ import pytest
 
 from ajet_client import AsyncSwarm, Swarm
 from ajet_client.testing import FakeClock, FakeServer
+from ajet_core.config import BatchConfig, Job, ModelConfig
 from ajet_core.errors import EngineFailedError, EpisodeClosedError, NotFoundError, RewardError, UnavailableError
 from ajet_core.events import EngineState, StateChanged
 
@@ -37,6 +38,9 @@ def test_control(server: FakeServer) -> None:
         await swarm.stop()
         assert (await swarm.status()).state == "offline"
         await swarm.start()
+        server.job = Job(model=ModelConfig(path="m"), batch=BatchConfig(policy="all_clients"))
+        assert (await swarm.ready()).clients_ready == [swarm.client_id]
+        assert (await swarm.ready(False)).clients_ready == []
         server.job = None
         with pytest.raises(NotFoundError):
             await swarm.job()

@@ -11,7 +11,7 @@ def make_call(call_id: str, episode_id: str, seq: int, **fields: Any) -> CallRec
         "id": call_id,
         "episode_id": episode_id,
         "seq": seq,
-        "at": 0.0,
+        "created": 0,
         "parent_id": None,
         "prompt_ids": b"\0" * 8,
         "prompt_tokens": 2,

@@ -30,8 +30,10 @@ def _section(path: tuple[str, ...], given: dict[tuple[str, ...], Any]) -> Iterat
         here = (*path, name)
         yield from _comment(field.description or _first_line(here), indent)
         if section_at(here) is not None:
-            lines = [f"{indent}{name}:", *_section(here, given)]
-            yield from (map(_commented_out, lines) if _is_optional(field) else lines)
+            title, body = f"{indent}{name}:", list(_section(here, given))
+            # A section without a value in it would be no section but null.
+            left_out = _is_optional(field) or all(line.lstrip().startswith("#") for line in body)
+            yield from (map(_commented_out, [title, *body]) if left_out else [title, *body])
         else:
             yield from _entry(name, given.get(here, field.default), indent)
         if not path:

@@ -10,10 +10,14 @@ from ajet_cli.output import fail
 from ajet_core.errors import AjetError
 
 _COMMANDS = {
+    "episodes": ("ajet_cli.commands.episodes.group", "episodes"),
     "job": ("ajet_cli.commands.job", "job"),
+    "ledger": ("ajet_cli.commands.ledger", "ledger"),
     "merge": ("ajet_cli.commands.merge.group", "merge"),
+    "policy": ("ajet_cli.commands.policy", "policy"),
     "quickstart": ("ajet_cli.commands.quickstart", "quickstart"),
     "server": ("ajet_cli.commands.server", "server"),
+    "status": ("ajet_cli.commands.server", "status"),
 }
 
 

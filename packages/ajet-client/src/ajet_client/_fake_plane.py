@@ -9,10 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
+from ajet_client._fake_views import CAUSE, completion, pool_view, status_view
 from ajet_core.config import BatchConfig, Job, ModelConfig
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import (
     ConfigError,
+    ConflictError,
     EngineFailedError,
     EpisodeClosedError,
     ForbiddenError,
@@ -22,7 +24,7 @@ from ajet_core.errors import (
     UnavailableError,
 )
 from ajet_core.events import EngineState
-from ajet_core.ids import new_attempt_id, new_call_id, new_episode_id, new_group_id
+from ajet_core.ids import new_attempt_id, new_episode_id, new_group_id
 from ajet_core.wire import (
     AbortEpisode,
     EpisodeGrant,
@@ -31,7 +33,7 @@ from ajet_core.wire import (
     Lease,
     OpenEpisode,
     PoolView,
-    StatusView,
+    Readiness,
 )
 
 _ROUTES = {
@@ -42,6 +44,7 @@ _ROUTES = {
     r"POST /api/episodes/\w+/heartbeat": "heartbeat",
     r"GET /api/status": "status",
     r"(GET|PUT) /api/job": "job",
+    r"POST /api/ready": "ready",
     r"POST /api/start": "start",
     r"POST /api/stop": "stop",
     r"POST /api/shutdown": "shutdown",
@@ -51,7 +54,6 @@ _ROUTES = {
 }
 
 
-_CAUSE = "a fake server"
 _NO_JOB = "no job was set"
 
 
@@ -118,6 +120,7 @@ class Plane:
         self.state = EngineState.ROLLING
         self.job: Job | None = Job(name="fake", model=ModelConfig(path="fake"), batch=BatchConfig(policy="episodes"))
         self.gone = False
+        self.ready: set[str] = set()
         self._reply = reply
         self._lease_s = lease_s
         self._grants: dict[str, EpisodeGrant] = {}
@@ -162,11 +165,11 @@ class Plane:
 
     def _admit(self) -> None:
         if self.state is EngineState.FAILED:
-            raise EngineFailedError(f"the engine failed: {_CAUSE}")
+            raise EngineFailedError(f"the engine failed: {CAUSE}")
         if self.job is None:
             raise UnavailableError(_NO_JOB, retry_after_s=5.0)
         if self.state is not EngineState.ROLLING:
-            raise UnavailableError(f"the engine is {self.state}: {_CAUSE}", retry_after_s=5.0)
+            raise UnavailableError(f"the engine is {self.state}: {CAUSE}", retry_after_s=5.0)
 
     def _grant(self, want: OpenEpisode) -> EpisodeGrant:
         task_id = want.task_id or json.dumps(want.task, sort_keys=True)[:200]
@@ -213,7 +216,20 @@ class Plane:
             )
 
     def _status(self, target: str, body: bytes) -> Answer:
-        return Answer.model(_status_view(self.state, sum(episode.open for episode in self.episodes.values())))
+        return Answer.model(status_view(self.state, self._pool()))
+
+    def _pool(self) -> PoolView:
+        return pool_view(sum(episode.open for episode in self.episodes.values()), sorted(self.ready))
+
+    def _ready(self, target: str, body: bytes) -> Answer:
+        said = Readiness.model_validate_json(body)
+        if self.job is None or not self.job.batch.asks_clients:
+            raise ConflictError("the job's batch policy asks no client, so being ready has no effect")
+        if said.ready:
+            self.ready.add(said.client_id)
+        else:
+            self.ready.discard(said.client_id)
+        return Answer.model(self._pool())
 
     def _job(self, target: str, body: bytes) -> Answer:
         if body:
@@ -250,7 +266,7 @@ class Plane:
         if request.get("stream"):
             raise RequestError("the fake server does not stream", field="stream")
         episode.calls.append(request)
-        return Answer.json(_completion(self._reply(request["messages"])))
+        return Answer.json(completion(self._reply(request["messages"])))
 
     def _view(self, episode: FakeEpisode) -> EpisodeView:
         return EpisodeView(
@@ -278,39 +294,3 @@ def _job(body: bytes) -> Job:
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(first["msg"], field=".".join(str(part) for part in first["loc"]) or None) from None
-
-
-def _status_view(state: EngineState, open_episodes: int) -> StatusView:
-    pool = PoolView(
-        open_episodes=open_episodes,
-        finished_episodes=0,
-        stale_episodes=0,
-        groups_complete=0,
-        groups_open=0,
-        ready=False,
-        waiting_for="nothing: this server does not train",
-    )
-    return StatusView(
-        name="fake",
-        state=state,
-        cause=_CAUSE,
-        model="fake",
-        weight_version=0,
-        step=0,
-        pool=pool,
-        last_step=None,
-        worker_pid=None,
-        worker_restarts=0,
-        requests_running=0,
-        requests_waiting=0,
-        uptime_s=0.0,
-        data_dir="",
-    )
-
-
-def _completion(text: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    choice = {"index": 0, "message": message, "finish_reason": "stop"}
-    head = {"id": new_call_id(), "object": "chat.completion", "created": 0, "model": "fake"}
-    return {**head, "choices": [choice], "usage": usage}

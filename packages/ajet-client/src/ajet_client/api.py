@@ -23,6 +23,8 @@ from ajet_core.wire import (
     FinishEpisode,
     Lease,
     OpenEpisode,
+    PoolView,
+    Readiness,
     StatusView,
 )
 
@@ -172,6 +174,11 @@ class Api:
                     told = True
                     logger.warning("waiting for a job, up to %.0f s more: %s", left_s, error.message)
                 yield Pause(min(_POLL_S, left_s))
+
+    def ready(self, ready: bool) -> Plan[PoolView]:
+        """Agrees to an update, or takes it back."""
+        body = _dump(_build(Readiness, client_id=self.client_id, ready=ready))
+        return _read(PoolView, (yield from self._call("agreeing to an update", "POST", "/api/ready", body=body)))
 
     def view(self, episode_id: str) -> Plan[EpisodeView]:
         """Reads what the server knows of an episode."""

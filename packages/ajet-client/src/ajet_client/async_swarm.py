@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ajet_client.report import EpisodeRecord, RunReport
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, StatusView
+    from ajet_core.wire import EpisodeView, PoolView, StatusView
 
 
 class AsyncSwarm:
@@ -124,6 +124,14 @@ class AsyncSwarm:
     async def set_job(self, job: Job | Mapping[str, Any]) -> None:
         """Replaces the job. Raises `ConfigError` with the field that is wrong."""
         await self._link.run(self._api.set_job(job))
+
+    async def ready(self, ready: bool = True) -> PoolView:
+        """Tells the server that this client agrees to an update, as `Swarm.ready` does.
+
+        Raises:
+            ConflictError: the job asks no client, so it would have no effect.
+        """
+        return await self._link.run(self._api.ready(ready))
 
     async def view(self, episode_id: str) -> EpisodeView:
         """Returns what the server knows of an episode."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ajet_client.transport import Stop
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, StatusView
+    from ajet_core.wire import EpisodeView, PoolView, StatusView
 
 
 class Swarm:
@@ -126,6 +126,22 @@ class Swarm:
     def set_job(self, job: Job | Mapping[str, Any]) -> None:
         """Replaces the job. Raises `ConfigError` with the field that is wrong."""
         self._link.run(self._api.set_job(job))
+
+    def ready(self, ready: bool = True) -> PoolView:
+        """Tells the server that this client agrees to an update. It holds until the next update begins.
+
+        For jobs that ask: with `batch.policy` `any_client` or `all_clients`, or a `batch.when` that names clients.
+
+        Args:
+            ready: False takes it back.
+
+        Returns:
+            What waits to be trained, and for whom the update waits.
+
+        Raises:
+            ConflictError: the job asks no client, so it would have no effect.
+        """
+        return self._link.run(self._api.ready(ready))
 
     def view(self, episode_id: str) -> EpisodeView:
         """Returns what the server knows of an episode."""

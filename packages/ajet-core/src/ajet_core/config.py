@@ -10,7 +10,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ajet_core.config_algorithm import AlgorithmConfig
+from ajet_core.config_batch import BatchConfig
 from ajet_core.config_gateway import GatewayConfig
+from ajet_core.config_retention import RetentionConfig, retention_contradiction
 from ajet_core.config_section import Fraction, Positive, Seconds
 from ajet_core.config_section import Section as _Section
 
@@ -25,6 +27,7 @@ __all__ = [
     "LoraConfig",
     "ModelConfig",
     "OptimizerConfig",
+    "RetentionConfig",
     "TrainerConfig",
 ]
 
@@ -82,29 +85,6 @@ class OptimizerConfig(_Section):
     def rate_floor(self) -> float:
         """`final_rate_fraction` or its default."""
         return 0.0 if self.final_rate_fraction is None else self.final_rate_fraction
-
-
-class BatchConfig(_Section):
-    """When an update happens, and on which episodes."""
-
-    policy: Literal["groups", "episodes", "informative_groups"] = "groups"
-    """`episodes`: when `size` train episodes are finished. `groups`: when `size` groups are complete.
-    `informative_groups`: when `size` complete groups have rewards that differ; the others are set aside."""
-    size: Positive = 4
-    """How many groups (or episodes) an update waits for."""
-    group_size: Positive = 8
-    """Rollouts of one task that are compared with each other."""
-    min_reward_spread: Annotated[float, Field(gt=0)] | None = None
-    """With `informative_groups` only: a group counts when its rewards spread by more than this. Default 1e-6."""
-    max_staleness: Annotated[int, Field(ge=0)] = 1
-    """Episodes whose oldest token is more than this many weight versions old are set aside instead of trained."""
-    max_pool_episodes: Positive = 4096
-    """Finished episodes that may wait. At the bound no more episodes are handed out; none is thrown away."""
-
-    @property
-    def reward_spread(self) -> float:
-        """`min_reward_spread` or its default."""
-        return 1e-6 if self.min_reward_spread is None else self.min_reward_spread
 
 
 class LimitsConfig(_Section):
@@ -204,6 +184,7 @@ class Job(_Section):
     gateway: GatewayConfig = GatewayConfig()
     trainer: TrainerConfig = TrainerConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    retention: RetentionConfig = RetentionConfig()
 
     @property
     def learning_rate(self) -> float:
@@ -226,12 +207,13 @@ class Job(_Section):
     def _contradictions(self) -> list[tuple[bool, str]]:
         batch = self.batch
         grouped = batch.policy != "episodes"
-        pool_needed = batch.size * (batch.group_size if grouped else 1)
+        pool_needed = (batch.bound or 1) * (batch.group_size if grouped else 1)
         overlong = self.algorithm.overlong
         optimizer, steps = self.optimizer, self.trainer.mini_batches * self.trainer.epochs
         decays = optimizer.schedule != "constant"
         max_len, longest = self.engine.max_model_len, self.limits.max_completion_tokens
         return [
+            retention_contradiction(self.retention, self.checkpoint.keep, pool_needed),
             (self.method == "full" and self.lora is not None, "lora: is set, but method is 'full'; remove one"),
             (
                 decays and optimizer.decay_steps is None,
@@ -249,8 +231,8 @@ class Job(_Section):
                 )
             ),
             (
-                self.trainer.mini_batches > batch.size,
-                f"trainer.mini_batches: {self.trainer.mini_batches} parts of a batch of {batch.size} cannot each hold "
+                batch.bound is not None and self.trainer.mini_batches > batch.bound,
+                f"trainer.mini_batches: {self.trainer.mini_batches} parts of a batch of {batch.bound} cannot each hold "
                 f"a whole one; use at most batch.size",
             ),
             (
@@ -259,7 +241,7 @@ class Job(_Section):
                 "has no effect; use 'rollout', or more trainer.epochs or trainer.mini_batches",
             ),
             (
-                batch.min_reward_spread is not None and batch.policy != "informative_groups",
+                batch.min_reward_spread is not None and not batch.counts_informative,
                 f"batch.min_reward_spread: has no effect with policy '{batch.policy}'; "
                 "remove it or use 'informative_groups'",
             ),

@@ -150,6 +150,14 @@ class EpisodeLost(_Event):
     reason: str
 
 
+class ClientReady(_Event):
+    """A client said that it is ready for an update, or that it no longer is."""
+
+    type: Literal["client_ready"] = "client_ready"
+    client_id: str
+    ready: bool
+
+
 class UpdateProgress(_Event):
     """Not stored: told to those who watch at that moment."""
 
@@ -188,6 +196,7 @@ Event = Annotated[
     | EpisodeOpened
     | EpisodeFinished
     | EpisodeLost
+    | ClientReady
     | UpdateProgress
     | StepFinished
     | WeightsSynced

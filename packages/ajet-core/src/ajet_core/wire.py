@@ -98,6 +98,18 @@ class EpisodeView(_View):
     """The batch that took it, once one has."""
 
 
+class Readiness(_Body):
+    """`POST /api/ready`: a client agrees to an update, for policies that ask (`any_client`, `all_clients`).
+
+    It holds until the next update begins. Again is harmless.
+    """
+
+    client_id: Name
+    """The client that says so, by the name it opens its episodes with."""
+    ready: bool = True
+    """False takes it back."""
+
+
 class Lease(_View):
     """Answer to a heartbeat."""
 
@@ -120,6 +132,10 @@ class PoolView(_View):
     ready: bool
     waiting_for: str
     """One sentence: what is missing before the next update."""
+    clients_ready: list[str] = []
+    """Clients that agree to an update; empty unless the policy asks them."""
+    clients_awaited: list[str] = []
+    """Clients at work that have not said so."""
 
 
 class StatusView(_View):
@@ -129,6 +145,8 @@ class StatusView(_View):
     state: EngineState
     cause: str
     """Why the server is in this state; for `failed`, what failed and what to do."""
+    why: str = ""
+    """What trains now, or why nothing does, in one sentence."""
     model: str | None
     weight_version: int
     """The optimizer step whose weights are served: 0 is the model as loaded."""

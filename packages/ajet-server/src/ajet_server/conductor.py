@@ -32,6 +32,8 @@ from ajet_core.events import (
 from ajet_core.ids import new_batch_id
 from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger, to_the_end
+from ajet_server.capture.pruner import Pruner
+from ajet_server.capture.retention import Rule
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
@@ -65,6 +67,7 @@ class Conductor:
         self._episodes = episodes
         self._pool = pool
         self._events = events
+        self._pruner = Pruner(ledger, Rule.of(job))
         self._tasks: list[asyncio.Task[None]] = []
         self._told: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -234,6 +237,7 @@ class Conductor:
         return planned
 
     async def _bind(self, planned: steps.PlannedBatch, take: tuple[str, ...]) -> None:
+        self._pool.begin_update()
         await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)))
         self._pool.take(take)
 
@@ -270,12 +274,13 @@ class Conductor:
             await self._episodes.set_aside_unusable(self.weight_version)
 
     async def _clean(self) -> None:
-        """The janitor: expires silent episodes and sets aside those that no batch will take."""
+        """The janitor: expires silent episodes, sets aside those that no batch will take, holds to `retention`."""
         while True:
             await asyncio.sleep(_JANITOR_EVERY_S)
             try:
                 await self._episodes.expire_silent()
                 await self._set_aside()
+                await self._pruner.step()
             except AjetError as error:
                 # The disk may recover; what could not be recorded is still due at the next round.
                 log.error("janitor: %s", error.message)

@@ -62,7 +62,7 @@ class DataDir:
     @property
     def ledger_file(self) -> Path:
         """The SQLite file."""
-        return self.path / _LEDGER
+        return ledger_path(self.path)
 
     def announce(self, url: str) -> None:
         """Writes `server.json`."""
@@ -81,13 +81,18 @@ class DataDir:
         return f" (process {info.pid}, {info.url})" if info else ""
 
 
+def ledger_path(data_dir: Path) -> Path:
+    """Returns where a data folder has its ledger."""
+    return data_dir.expanduser() / _LEDGER
+
+
 def stored_job(data_dir: Path) -> Job | None:
     """Returns the job that a data folder was last given, without opening the folder; None if there is none.
 
     Raises:
         StorageError: the ledger cannot be read, or its job does not suit this ajet.
     """
-    file = data_dir.expanduser() / _LEDGER
+    file = ledger_path(data_dir)
     return read_job(peek(file, lambda db: get_meta(db, "job")), file) if file.exists() else None
 
 

@@ -21,6 +21,7 @@ from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger
 from ajet_server.conductor import Conductor
 from ajet_server.datadir import DataDir, read_job
+from ajet_server.episodes.clients import Agreement
 from ajet_server.episodes.keys import open_key_maker, open_token
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
@@ -29,6 +30,7 @@ from ajet_server.gateway.service import Gateway
 from ajet_server.models.folder import open_model_folder
 from ajet_server.observe.bus import EventLog
 from ajet_server.observe.metrics import Metrics
+from ajet_server.observe.why import why
 from ajet_server.settings import ServerSettings
 from ajet_server.worker.process import WORKER_COMMAND
 
@@ -139,14 +141,16 @@ class Server:
         runtime = self._runtime
         conductor = runtime.conductor if runtime else None
         supervisor = conductor.supervisor if conductor else None
+        cause, pool = conductor.cause if conductor else _NO_JOB, self.pool_view()
         return StatusView(
             name=runtime.job.name if runtime else None,
             state=self.state,
-            cause=conductor.cause if conductor else _NO_JOB,
+            cause=cause,
+            why=why(self.state, cause, pool),
             model=runtime.gateway.served_name if runtime else None,
             weight_version=conductor.weight_version if conductor else 0,
             step=conductor.step if conductor else 0,
-            pool=self._pool_view(),
+            pool=pool,
             last_step=conductor.last_report if conductor else None,
             worker_pid=supervisor.pid if supervisor else None,
             worker_restarts=conductor.restarts if conductor else 0,
@@ -156,9 +160,11 @@ class Server:
             data_dir=str(self.data_dir.path),
         )
 
-    def _pool_view(self) -> PoolView:
+    def pool_view(self) -> PoolView:
+        """What waits to be trained."""
         runtime = self._runtime
         decision = runtime.pool.decision() if runtime else None
+        agreement = runtime.pool.agreement() if runtime else Agreement()
         return PoolView(
             open_episodes=runtime.episodes.open_count if runtime else 0,
             finished_episodes=len(runtime.pool.rows) if runtime else 0,
@@ -167,6 +173,8 @@ class Server:
             groups_open=sum(1 for group in runtime.pool.groups if group.open) if runtime else 0,
             ready=decision.ready if decision else False,
             waiting_for=decision.waiting_for if decision else _NO_JOB,
+            clients_ready=list(agreement.ready),
+            clients_awaited=list(agreement.awaited),
         )
 
     def _stored_job(self) -> Job | None:

@@ -307,6 +307,20 @@ def test_an_edited_answer_is_not_gone_on_from(bridges: GetBridge) -> None:
     assert (other.how, other.parent) == ("fresh", None)
 
 
+def test_an_answer_that_is_signed_is_the_same_answer(bridges: GetBridge) -> None:
+    """AgentScope gives every message the agent's name. Names of others, and of what the model never said, count."""
+    agent, messages = Agent(bridges("chatml")), [user("hi")]
+    for number, text in enumerate(["a", "c"]):
+        agent.say(agent.ask(messages), f"{text}<|im_end|>", said(text))
+        messages = [*messages, said(text) | {"name": "adder"}, user("go on")]
+        asked = agent.ask(messages)
+        assert (asked.how, asked.parent) == ("extended", f"call-{number}")
+    assert restored(agent, messages) == attempt(agent, messages)
+    invented = [user("hi"), said("z") | {"name": "adder"}, user("go on")]
+    assert agent.ask(invented).parent is None
+    assert agent.ask([user("hi") | {"name": "someone"}, said("a"), user("go on")]).parent is None
+
+
 def test_the_same_messages_again_have_the_same_prompt(bridges: GetBridge) -> None:
     agent, messages = Agent(bridges("chatml")), [user("hi")]
     first = agent.ask(messages)

@@ -41,7 +41,7 @@ def test_only_what_the_parent_does_not_have_is_stored() -> None:
     assert json.loads(record.messages) == [user("c")]
     assert (json.loads(record.tools), json.loads(record.labels)) == ([ADD], {"user": "u"})
     assert json.loads(record.response) == {"role": "assistant", "content": "said", "reasoning_content": "thought"}
-    assert (record.at, record.dialect, record.request_digest) == (1234, "messages", b"digest")
+    assert (record.created, record.dialect, record.request_digest) == (1234, "messages", b"digest")
 
 
 def test_choices_share_an_answer_and_have_seeds_of_their_own() -> None:

@@ -87,7 +87,7 @@ def start(
 @_token
 @json_option
 def status(data_dir: Path, url: str | None, token: str | None, as_json: bool) -> None:
-    """Say what the server does and what it waits for."""
+    """Say what the server does, or why nothing trains now."""
     with Swarm(_find(data_dir, url), token=token or read_token(data_dir), timeout=_ANSWER_TIMEOUT_S) as swarm:
         view = swarm.status()
     show(view.model_dump(mode="json"), _describe(view), as_json=as_json)
@@ -121,7 +121,7 @@ def _describe(view: StatusView) -> str:
         f"state     {view.state} ({view.cause})",
         f"model     {view.model or '-'}   weights {view.weight_version}   steps {view.step}",
         f"episodes  {pool.open_episodes} open, {pool.finished_episodes} wait for a batch, {pool.stale_episodes} stale",
-        f"waiting   {pool.waiting_for}",
+        f"why       {view.why}",
         f"calls     {view.requests_running} running, {view.requests_waiting} waiting",
     ]
     if view.last_step:

@@ -7,6 +7,7 @@ once, and not n times. Reading puts the pieces together again.
 
 import json
 import sqlite3
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ class CallRecord:
         id: unique.
         episode_id: its episode.
         seq: its place among the episode's calls.
-        at: when it was asked for, in seconds since the epoch.
+        created: when it was asked for, in seconds since the epoch: the answer says so.
         parent_id: the call that it goes on from, recorded earlier in the same episode; None without one.
         prompt_ids: little-endian int32, those beyond the parent's prompt and completion; all without a parent.
         prompt_tokens: of the whole prompt.
@@ -49,7 +50,7 @@ class CallRecord:
     id: str
     episode_id: str
     seq: int
-    at: float
+    created: int
     parent_id: str | None
     prompt_ids: bytes
     prompt_tokens: int
@@ -92,7 +93,14 @@ class WholeCall:
 
 
 _COLUMNS = tuple(CallRecord.__dataclass_fields__)
-_INSERT = f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608 - our own names
+_NAMES = ", ".join(("at", "completion_tokens", *_COLUMNS))
+_INSERT = f"INSERT INTO calls ({_NAMES}) VALUES (?, ?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names
+# A row that is made shorter where it lies leaves a hole in its page, which SQLite keeps. So it moves to the end.
+_DROP = """
+    UPDATE calls SET rowid = (SELECT max(rowid) + 1 FROM calls), prompt_ids = x'', completion_ids = x'', logprobs = x'',
+        messages = '[]', tools = '[]', opening = '', response = '{}'
+    WHERE id = ?
+"""
 
 
 def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
@@ -106,7 +114,15 @@ def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
     status = row["status"] if row else "unknown"
     if status != EpisodeStatus.OPEN:
         raise EpisodeClosedError(f"episode {episode_id} is {status}; the call was not recorded")
-    db.executemany(_INSERT, [tuple(getattr(call, name) for name in _COLUMNS) for call in calls])
+    now = time.time()
+    rows = [(now, len(call.completion_ids) // 4, *(getattr(call, name) for name in _COLUMNS)) for call in calls]
+    db.executemany(_INSERT, rows)
+
+
+def drop_contents(db: sqlite3.Connection, episode_id: str) -> None:
+    """Drops what an episode's calls hold: ids, log-probabilities, messages. Rows stay, with sizes and versions."""
+    names = db.execute("SELECT id FROM calls WHERE episode_id = ?", (episode_id,)).fetchall()
+    db.executemany(_DROP, [(row["id"],) for row in names])
 
 
 def whole_calls(db: sqlite3.Connection, episode_id: str) -> list[WholeCall]:

@@ -234,6 +234,8 @@ def _connect(file: Path | str, *, uri: bool = False) -> sqlite3.Connection:
 def _open_writer(file: Path) -> sqlite3.Connection:
     connection = _connect(file)
     try:
+        # Of a file that is there already it changes nothing; `retention.compact` does.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ajet_core.episode import EpisodeKind, EpisodeStatus
@@ -60,6 +60,9 @@ class PoolRow:
     task_id: str
     reward: float
     oldest_version: int
+    client_id: str
+    finished_at: float = field(compare=False)
+    """Unix time, seconds, in the ledger; seconds of the pool's clock in there. So it is not compared."""
 
 
 def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
@@ -106,7 +109,7 @@ def close_episode(
 
 _VIEW = """
     SELECT e.*, count(c.id) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
-           coalesce(sum(length(c.completion_ids)), 0) / 4 AS completion_tokens
+           coalesce(sum(c.completion_tokens), 0) AS completion_tokens
     FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id
 """
 
@@ -150,7 +153,7 @@ def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, CallsSoFa
     """Returns every open episode with what its recorded calls amount to."""
     rows = db.execute(
         "SELECT e.*, count(c.id) AS calls, coalesce(max(c.seq) + 1, 0) AS next_seq,"
-        " coalesce(sum(length(c.completion_ids)), 0) / 4 AS sampled, min(c.weight_version) AS oldest"
+        " coalesce(sum(c.completion_tokens), 0) AS sampled, min(c.weight_version) AS oldest"
         " FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id"
         " WHERE e.status = 'open' GROUP BY e.id ORDER BY e.opened_at"
     ).fetchall()
@@ -172,12 +175,22 @@ def _episode_record(values: dict[str, Any]) -> EpisodeRecord:
 def pool_rows(db: sqlite3.Connection) -> list[PoolRow]:
     """Returns the finished train episodes that wait for a batch, oldest first."""
     rows = db.execute(
-        "SELECT e.id, e.group_id, e.group_named, e.task_id, e.reward, min(c.weight_version) AS oldest FROM episodes e"
+        "SELECT e.id, e.group_id, e.group_named, e.task_id, e.reward, e.client_id, e.closed_at,"
+        " min(c.weight_version) AS oldest FROM episodes e"
         " JOIN calls c ON c.episode_id = e.id WHERE e.status = 'finished' AND e.kind = 'train' AND e.batch_id IS NULL"
         " AND e.stale = 0 GROUP BY e.id ORDER BY e.closed_at"
     ).fetchall()
     return [
-        PoolRow(row["id"], row["group_id"], bool(row["group_named"]), row["task_id"], row["reward"], row["oldest"])
+        PoolRow(
+            row["id"],
+            row["group_id"],
+            bool(row["group_named"]),
+            row["task_id"],
+            row["reward"],
+            row["oldest"],
+            row["client_id"],
+            row["closed_at"],
+        )
         for row in rows
     ]
 

@@ -85,6 +85,17 @@ MIGRATIONS: tuple[str, ...] = (
         response = json_object('role', 'assistant', 'content', text);
     ALTER TABLE calls DROP COLUMN text;
     """,
+    # What calls hold may be dropped, their sizes stay; lists of episodes need no more than indexes.
+    """
+    ALTER TABLE calls ADD COLUMN completion_tokens INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE calls ADD COLUMN created INTEGER NOT NULL DEFAULT 0;
+    UPDATE calls SET completion_tokens = length(completion_ids) / 4, created = CAST(at AS INTEGER);
+    ALTER TABLE episodes ADD COLUMN dropped_at REAL;
+    CREATE INDEX calls_sizes ON calls (episode_id, seq, weight_version, prompt_tokens, completion_tokens);
+    CREATE INDEX episodes_by_opening ON episodes (opened_at, id);
+    CREATE INDEX episodes_undropped ON episodes (closed_at, status, kind, stale, batch_id, id, dropped_at)
+        WHERE dropped_at IS NULL;
+    """,
 )
 
 
@@ -94,6 +105,19 @@ def refuse_newer(connection: sqlite3.Connection) -> None:
     if version > len(MIGRATIONS):
         raise StorageError(
             f"the ledger has schema {version}, this ajet knows up to {len(MIGRATIONS)}; use a newer ajet for it"
+        )
+
+
+def require_current(connection: sqlite3.Connection) -> None:
+    """Raises `StorageError` unless this is a ledger of the schema that this ajet reads."""
+    if int(connection.execute("PRAGMA application_id").fetchone()[0]) != APPLICATION_ID:
+        raise StorageError("this is not a ledger of ajet")
+    refuse_newer(connection)
+    version = _version(connection)
+    if version < len(MIGRATIONS):
+        raise StorageError(
+            f"the ledger has schema {version}, this ajet reads {len(MIGRATIONS)}; start a server on the data folder "
+            "once, which brings it up to date"
         )
 
 

@@ -21,6 +21,7 @@ from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import EpisodeRecord, PoolRow
+from ajet_server.episodes.agreeing import restore_agreements
 from ajet_server.episodes.book import Changes, OpenBook, OpenState
 from ajet_server.episodes.keys import KeyMaker, digest_key
 from ajet_server.episodes.opening import Admit, Opener
@@ -62,6 +63,7 @@ class Episodes:
                 self._pool.restore_open(record)
         for row in self._ledger.read_now(records.pool_rows):
             self._pool.finish(row)
+        restore_agreements(self._ledger, self._pool)
 
     def agent(self, key: str) -> OpenState:
         """Returns the open episode of an agent's key and renews its lease.
@@ -182,7 +184,18 @@ class Episodes:
             return
         if status is EpisodeStatus.FINISHED and reward is not None:
             oldest = record.weight_version if state.oldest_version is None else state.oldest_version
-            self._pool.finish(PoolRow(record.id, record.group_id, record.group_named, record.task_id, reward, oldest))
+            self._pool.finish(
+                PoolRow(
+                    record.id,
+                    record.group_id,
+                    record.group_named,
+                    record.task_id,
+                    reward,
+                    oldest,
+                    record.client_id,
+                    time.time(),
+                )
+            )
         else:
             self._pool.leave(record.group_id, record.id)
 
@@ -219,7 +232,8 @@ class Episodes:
 
     async def set_aside_unusable(self, weight_version: int) -> int:
         """Marks finished episodes that no batch will take, frees their slots, and returns how many there were."""
-        rows = self._pool.unusable(weight_version)
+        self._pool.weight_version = weight_version
+        rows = self._pool.unusable()
         if rows:
             await to_the_end(self._set_aside(rows))
             await self.changes.notify()
@@ -228,8 +242,7 @@ class Episodes:
     async def _set_aside(self, rows: list[PoolRow]) -> None:
         ids = [row.episode_id for row in rows]
         await self._ledger.write(lambda db: records.mark_stale(db, ids))
-        for row in rows:
-            self._pool.leave(row.group_id, row.episode_id)
+        self._pool.set_aside(rows)
 
     async def _announce(self, event: EpisodeOpened | EpisodeFinished | EpisodeLost) -> None:
         await self.changes.notify()

@@ -6,13 +6,15 @@ the next rollout of that group refills just that slot.
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ajet_core.config import BatchConfig
 from ajet_core.errors import ConflictError, UnavailableError
 from ajet_core.ids import new_group_id
 from ajet_server.capture.records import EpisodeRecord, PoolRow
-from ajet_server.episodes.policies import Decision, decide, uninformative
+from ajet_server.episodes.clients import Agreement
+from ajet_server.episodes.policies import Decision
+from ajet_server.episodes.waiting import Waiting
 
 _NEXT_ROLLOUT_S = 5.0
 
@@ -36,41 +38,70 @@ class Group:
 
 
 class Pool:
-    """Groups and finished episodes of the train kind. Eval episodes never come here."""
+    """Groups and finished episodes of the train kind. Eval episodes never come here.
+
+    Args:
+        config: the job's batch policy.
+        quiet_s: how long a group, or a client, that nobody hears of is still waited for, seconds.
+    """
 
     def __init__(self, config: BatchConfig, quiet_s: float) -> None:
         self._config = config
         self._quiet_s = quiet_s
         self._groups: dict[str, Group] = {}
-        self._rows: dict[str, PoolRow] = {}
-        self._decision: Decision | None = None
+        self._client_of: dict[str, str] = {}
+        self._waiting = Waiting(config, quiet_s)
 
     @property
     def rows(self) -> list[PoolRow]:
         """Finished episodes that wait, oldest first."""
-        return list(self._rows.values())
+        return self._waiting.rows
 
     @property
     def groups(self) -> list[Group]:
         """Groups that hold a slot."""
         return list(self._groups.values())
 
+    @property
+    def weight_version(self) -> int:
+        """The version that is served, which staleness is counted from."""
+        return self._waiting.weight_version
+
+    @weight_version.setter
+    def weight_version(self, version: int) -> None:
+        self._waiting.weight_version = version
+
+    @property
+    def asks_clients(self) -> bool:
+        """True when the policy may depend on what clients say."""
+        return self._config.asks_clients
+
     def decision(self) -> Decision:
         """What the batch policy says now."""
-        if self._decision is None:
-            self._decision = decide(self._rows.values(), self._config)
-        return self._decision
+        return self._waiting.decision(time.monotonic())
 
-    def join(self, group_id: str | None, task_id: str, episode_id: str) -> str:
+    def agreement(self) -> Agreement:
+        """Who agrees to an update now; nobody where the policy asks nobody."""
+        return self._waiting.clients.agreement(time.monotonic()) if self.asks_clients else Agreement()
+
+    def say(self, client_id: str, ready: bool, at: float) -> None:
+        """A client agreed to an update, or took it back, at a Unix time."""
+        self._waiting.clients.say(client_id, ready, _monotonic(at))
+
+    def begin_update(self) -> None:
+        """A batch is being bound to its episodes: what clients said until now has had its effect."""
+        self._waiting.clients.begin_anew()
+
+    def join(self, group_id: str | None, task_id: str, episode_id: str, client_id: str) -> str:
         """Gives the episode a slot and returns the id of its group.
 
         Raises:
             ConflictError: the named group is full, or belongs to another task.
             UnavailableError: the pool is full, or the groups of the next batch are all under way.
         """
-        if len(self._rows) >= self._config.max_pool_episodes:
+        if len(self._waiting) >= self._config.max_pool_episodes:
             raise UnavailableError(
-                f"the pool holds {len(self._rows)} finished episodes, its bound (batch.max_pool_episodes); "
+                f"the pool holds {len(self._waiting)} finished episodes, its bound (batch.max_pool_episodes); "
                 f"waiting for: {self.decision().waiting_for}",
                 retry_after_s=1.0,
             )
@@ -79,20 +110,23 @@ class Pool:
             self._refuse_surplus()
             group = Group(group_id or new_group_id(), task_id, named_by_client=group_id is not None)
             self._groups[group.id] = group
-        group.open.add(episode_id)
-        group.touched = time.monotonic()
+        self._hold(group, episode_id, client_id)
         return group.id
 
     def restore_open(self, record: EpisodeRecord) -> None:
         """Puts back an episode that was open when the server stopped."""
-        group = self._group(record)
-        group.open.add(record.id)
+        self._hold(self._group(record), record.id, record.client_id)
+
+    def _hold(self, group: Group, episode_id: str, client_id: str) -> None:
+        group.open.add(episode_id)
         group.touched = time.monotonic()
+        self._client_of[episode_id] = client_id
+        self._waiting.clients.opened(client_id, group.touched)
 
     def leave(self, group_id: str, episode_id: str) -> None:
         """Frees the slot of an episode that was aborted, expired or set aside."""
-        self._rows.pop(episode_id, None)
-        self._decision = None
+        self._waiting.drop(episode_id)
+        self._close(episode_id)
         group = self._groups.get(group_id)
         if group is None:
             return
@@ -102,26 +136,38 @@ class Pool:
         if group.size == 0:
             del self._groups[group_id]
 
+    def _close(self, episode_id: str) -> None:
+        """An open episode is open no more; of others it is known already."""
+        client_id = self._client_of.pop(episode_id, None)
+        if client_id is not None:
+            self._waiting.clients.closed(client_id, time.monotonic())
+
     def finish(self, row: PoolRow) -> None:
-        """Takes a finished episode."""
+        """Takes a finished episode, `finished_at` in Unix time."""
         group = self._group(row)
         group.open.discard(row.episode_id)
         group.finished.add(row.episode_id)
         group.touched = time.monotonic()
-        self._rows[row.episode_id] = row
-        self._decision = None
+        finished_at = _monotonic(row.finished_at)
+        self._close(row.episode_id)
+        self._waiting.clients.heard(row.client_id, finished_at)
+        self._waiting.add(replace(row, finished_at=finished_at))
 
     def take(self, episode_ids: tuple[str, ...]) -> None:
         """Removes the episodes that a batch took."""
         for episode_id in episode_ids:
-            self.leave(self._rows[episode_id].group_id, episode_id)
+            self.leave(self._waiting.group_of(episode_id), episode_id)
+        self._waiting.begin_batch()
 
-    def unusable(self, weight_version: int) -> list[PoolRow]:
+    def unusable(self) -> list[PoolRow]:
         """Episodes that no batch will take: older than `max_staleness` allows, or of an uninformative group."""
-        oldest = weight_version - self._config.max_staleness
-        stale = [row for row in self._rows.values() if row.oldest_version < oldest]
-        known = {row.episode_id for row in stale}
-        return stale + [row for row in uninformative(self._rows.values(), self._config) if row.episode_id not in known]
+        return self._waiting.unusable()
+
+    def set_aside(self, rows: list[PoolRow]) -> None:
+        """Removes episodes that no batch will take, and remembers how many of their groups were uninformative."""
+        self._waiting.remember(rows)
+        for row in rows:
+            self.leave(row.group_id, row.episode_id)
 
     def _group(self, member: EpisodeRecord | PoolRow) -> Group:
         new = Group(member.group_id, member.task_id, named_by_client=member.group_named)
@@ -159,14 +205,17 @@ class Pool:
         An incomplete group that nobody works on is not counted: its client may be gone, and nobody must wait for it.
         Where the server chose the group, its next rollout may be just about to come, so there it waits a moment.
         """
+        if self._config.bound is None:
+            return
         now = time.monotonic()
         if self._config.policy == "episodes":
             held = sum(group.size for group in self._groups.values())
         else:
             held = sum(1 for group in self._groups.values() if self._alive(group, now))
-        if held >= self._config.size:
+        if held >= self._config.bound:
+            kind = self._config.policy if self._config.policy in ("episodes", "informative_groups") else "groups"
             raise UnavailableError(
-                f"the {self._config.policy} of the next batch are all under way ({held} of {self._config.size}); "
+                f"the {kind} of the next batch are all under way ({held} of {self._config.bound}); "
                 f"waiting for: {self.decision().waiting_for}",
                 retry_after_s=1.0,
             )
@@ -175,3 +224,8 @@ class Pool:
         complete = len(group.finished) >= self._config.group_size
         expected = not group.named_by_client and now - group.touched < _NEXT_ROLLOUT_S
         return bool(group.open) or complete or expected
+
+
+def _monotonic(unix: float) -> float:
+    """Monotonic seconds of a Unix time. Only ages go from clock to clock, and none is negative: clocks jump."""
+    return time.monotonic() - max(time.time() - unix, 0.0)

@@ -104,7 +104,7 @@ class Answering:
             emit: told everything at once; None if nobody listens.
         """
         prompt = self._prompts.recorded(calls[0], request)
-        started = _started(calls[0].record.id, calls[0].record.at, request, prompt)
+        started = _started(calls[0].record.id, calls[0].record.created, request, prompt)
         tell = None if emit is None else announced(emit, started)
         choices: list[Choice] = []
         generated = [generated_of(call) for call in calls]

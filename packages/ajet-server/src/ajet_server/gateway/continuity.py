@@ -14,6 +14,7 @@ import numpy as np
 
 from ajet_core.errors import RequestError
 from ajet_merge import Call, Context, Extension, MergeError, Tracker
+from ajet_merge.messages import canonical_message
 from ajet_server.gateway.bridge import Added, Bridge, Seam
 from ajet_server.gateway.pieces import Writer, grown, ids_before, joined, unknown
 from ajet_server.gateway.prepared import Found, PastCall, Place, Prepared, Recorded
@@ -39,6 +40,7 @@ class Continuity:
         self._lock = Lock()
         self._tracker = Tracker()
         self._calls: list[Recorded] = []
+        self._said: set[str] = set()
 
     def find(self, conversation: Conversation) -> Found:
         """Finds the call that a request goes on from. Takes less than a microsecond for each known message.
@@ -48,7 +50,7 @@ class Continuity:
         """
         try:
             with self._lock:  # a call that is being recorded is found only when all of it is here
-                extension = self._tracker.extends(conversation.messages, tools=conversation.tools)
+                extension = self._tracker.extends(self._compared(conversation.messages), tools=conversation.tools)
         except MergeError as error:  # nested a hundred deep, say
             raise RequestError(str(error), field="messages") from error
         known = extension.messages if extension and self._appends(extension) else 0
@@ -87,7 +89,7 @@ class Continuity:
         ids = np.asarray(completion_ids, np.int32)
         asked, extension = prepared.conversation, prepared.found.extension
         new = asked.messages[extension.messages :] if extension else asked.messages
-        context = Context(tuple(new), response, () if extension else asked.tools)
+        context = Context(tuple(self._compared(new)), response, () if extension else asked.tools)
         recorded = Recorded(
             call_id,
             prepared.place,
@@ -99,6 +101,7 @@ class Continuity:
         with self._lock:
             self._tracker.add(_NO_IDS, context, extension)
             self._calls.append(recorded)
+            self._said.add(canonical_message(response))
 
     def restore(self, calls: Iterable[PastCall]) -> None:
         """Records calls of the ledger, in the order in which they were made.
@@ -136,6 +139,15 @@ class Continuity:
             found=found,
             place=place,
         )
+
+    def _compared(self, messages: list[Message]) -> list[Message]:
+        """The messages without the names with which frameworks sign the model's own answers."""
+        return [self._unsigned(message) if "name" in message else message for message in messages]
+
+    def _unsigned(self, message: Message) -> Message:
+        unsigned = {key: value for key, value in message.items() if key != "name"}
+        own = message["role"] == "assistant" and canonical_message(unsigned) in self._said
+        return unsigned if own else message
 
     def _forced(self, opening: str) -> IntIds:
         return self._bridge.renderer.encode(opening) if opening else _NOTHING

@@ -37,7 +37,7 @@ def call_records(
             id=choice.call_id,
             episode_id=episode_id,
             seq=first_seq + choice.index,
-            at=started.created,
+            created=started.created,
             parent_id=prompt.parent_id,
             prompt_ids=prompt.ids[prompt.known_tokens :].astype("<i4", copy=False).tobytes(),
             prompt_tokens=prompt.ids.size,

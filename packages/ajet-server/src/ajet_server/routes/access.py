@@ -2,7 +2,8 @@
 
     /v1                                      the agent's key of an open episode, as a bearer or as `x-api-key`
     /api/episodes/{id}                       finish, abort, heartbeat: the episode's control key
-    /api/episodes, status, events, GET job   nothing on loopback; elsewhere the client token or the admin token
+    /api/episodes, status, events, ready,    nothing on loopback; elsewhere the client token or the admin token
+    GET job
     the rest of /api                         nothing on loopback; elsewhere the admin token
 
 They are coroutines so that they run in the event loop, where episodes open and close; FastAPI would run plain

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from ajet_core.config import Job
-from ajet_core.wire import StatusView
+from ajet_core.wire import PoolView, Readiness, StatusView
+from ajet_server.episodes.agreeing import agree
 from ajet_server.routes.access import ServerDep, refuse_web_pages, require_admin, require_client
 from ajet_server.routes.openapi import OUR_ERRORS
 
@@ -54,6 +55,14 @@ async def shutdown(server: ServerDep) -> dict[str, str]:
     """Ends the server process in order."""
     server.request_shutdown()
     return {"status": "shutting down"}
+
+
+@router.post("/ready", dependencies=_client)
+async def ready(body: Readiness, server: ServerDep) -> PoolView:
+    """A client agrees to an update. Acknowledged once it is on disk."""
+    runtime = server.runtime
+    await agree(body, runtime.pool, runtime.episodes.changes, server.events)
+    return server.pool_view()
 
 
 @router.get("/events", response_class=EventSourceResponse, dependencies=_client)

@@ -1,0 +1,28 @@
+"""What clients said about the next update, from the ledger's events."""
+
+import json
+import sqlite3
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A client agreed to an update, or took it back. `at` is Unix time, seconds."""
+
+    client_id: str
+    ready: bool
+    at: float
+
+
+def readiness(db: sqlite3.Connection, after: float = 0.0) -> list[Said]:
+    """Returns what was said after a Unix time, in order."""
+    rows = db.execute(
+        "SELECT at, data FROM events WHERE type = 'client_ready' AND at > ? ORDER BY id", (after,)
+    ).fetchall()
+    said = [(row["at"], json.loads(row["data"])) for row in rows]
+    return [Said(str(data["client_id"]), bool(data["ready"]), at) for at, data in said]
+
+
+def readiness_since_last_batch(db: sqlite3.Connection) -> list[Said]:
+    """Returns what was said since the last batch was bound to its episodes."""
+    return readiness(db, float(db.execute("SELECT coalesce(max(planned_at), 0) FROM batches").fetchone()[0]))

@@ -1,0 +1,30 @@
+import pytest
+
+from ajet_core.events import EngineState
+from ajet_core.wire import PoolView
+from ajet_server.observe.why import why
+
+
+@pytest.mark.parametrize(
+    ("state", "ready", "count", "said"),
+    [
+        ("rolling", False, 0, "nothing trains: 0 of 4 groups complete; no open episode"),
+        ("rolling", False, 3, "nothing trains: 0 of 4 groups complete; 3 open episodes"),
+        ("rolling", True, 3, "a batch is complete; the update is about to begin"),
+        ("draining", True, 1, "a batch is complete; the update waits for 1 open episode to finish"),
+        ("updating", True, 0, "it trains: the cause"),
+        ("syncing", False, 0, "nothing trains: the engine is syncing (the cause)"),
+        ("failed", False, 0, "nothing trains: the engine is failed (the cause)"),
+    ],
+)
+def test_one_sentence(state: str, ready: bool, count: int, said: str) -> None:
+    pool = PoolView(
+        open_episodes=count,
+        finished_episodes=0,
+        stale_episodes=0,
+        groups_complete=0,
+        groups_open=0,
+        ready=ready,
+        waiting_for="0 of 4 groups complete",
+    )
+    assert why(EngineState(state), "the cause", pool) == said
