@@ -14,6 +14,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from ajet_core.errors import ConfigError
 from ajet_server import __version__
 from ajet_server.routes import agents, control, episodes, health
+from ajet_server.routes.direct import DirectMiddleware
 from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
 from ajet_server.settings import ServerSettings
@@ -47,6 +48,7 @@ def build_app(server: Server) -> FastAPI:
     )
     app.state.server = server
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=server.settings.max_request_bytes)
+    app.add_middleware(DirectMiddleware, endpoints=agents.endpoints(), max_bytes=server.settings.max_request_bytes)
     app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)
     install_error_handlers(app)
     for router in (agents.models, agents.calls, control.router, episodes.router, health.router):

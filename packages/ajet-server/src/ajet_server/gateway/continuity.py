@@ -41,6 +41,7 @@ class Continuity:
         self._tracker = Tracker()
         self._calls: list[Recorded] = []
         self._said: set[str] = set()
+        self._said_lately: list[Message] = []
 
     def find(self, conversation: Conversation) -> Found:
         """Finds the call that a request goes on from. Takes less than a microsecond for each known message.
@@ -101,7 +102,7 @@ class Continuity:
         with self._lock:
             self._tracker.add(_NO_IDS, context, extension)
             self._calls.append(recorded)
-            self._said.add(canonical_message(response))
+            self._said_lately.append(response)
 
     def restore(self, calls: Iterable[PastCall]) -> None:
         """Records calls of the ledger, in the order in which they were made.
@@ -145,9 +146,12 @@ class Continuity:
         return [self._unsigned(message) if "name" in message else message for message in messages]
 
     def _unsigned(self, message: Message) -> Message:
+        if message["role"] != "assistant":
+            return message
+        self._said.update(map(canonical_message, self._said_lately))
+        self._said_lately.clear()
         unsigned = {key: value for key, value in message.items() if key != "name"}
-        own = message["role"] == "assistant" and canonical_message(unsigned) in self._said
-        return unsigned if own else message
+        return unsigned if canonical_message(unsigned) in self._said else message
 
     def _forced(self, opening: str) -> IntIds:
         return self._bridge.renderer.encode(opening) if opening else _NOTHING

@@ -1,6 +1,5 @@
 """`/v1`: what agents call, in four dialects."""
 
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -10,21 +9,16 @@ from ajet_core.errors import NotFoundError
 from ajet_server.gateway.dialects import chat, completions, messages, responses
 from ajet_server.routes.access import ServerDep, refuse_web_pages, require_any_episode
 from ajet_server.routes.answers import as_json, read, respond
+from ajet_server.routes.direct import Endpoint
 from ajet_server.routes.openapi import ANSWERS, ANTHROPIC_ERRORS, OPENAI_ERRORS, asks
 
 _HELLO = [{"role": "user", "content": "hello"}]
 """Of the examples in the documentation."""
 
 
-class _Direct(APIRoute):
-    """Hands the request to its endpoint as it is. FastAPI's own way there costs more than all else of a short call."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        return self.endpoint
-
-
 models = APIRouter(prefix="/v1", tags=["agents"], dependencies=[Depends(refuse_web_pages)], responses=OPENAI_ERRORS)
-calls = APIRouter(prefix="/v1", tags=["agents"], route_class=_Direct, responses=OPENAI_ERRORS)
+calls = APIRouter(prefix="/v1", tags=["agents"], responses=OPENAI_ERRORS)
+"""Their endpoints take the request as it is: `direct` calls them."""
 
 
 @models.get("/models", dependencies=[Depends(require_any_episode)])
@@ -97,6 +91,11 @@ async def count_tokens(request: Request) -> Response:
     asked = await read(request, "messages")
     counted = messages.parse_count(asked.body, thinks=asked.gateway.thinks)
     return as_json(messages.count(await asked.gateway.count_tokens(asked.state, counted)))
+
+
+def endpoints() -> dict[str, Endpoint]:
+    """Who answers a POST, by path."""
+    return {route.path: route.endpoint for route in calls.routes if isinstance(route, APIRoute)}
 
 
 def _model(name: str) -> dict[str, Any]:

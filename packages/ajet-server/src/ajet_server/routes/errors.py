@@ -23,11 +23,22 @@ _HTTP_CODES = {400: "invalid_request", 404: "not_found", 405: "method_not_allowe
 
 def install_error_handlers(app: FastAPI) -> None:
     """Makes `app` answer every error in the right shape."""
-    app.add_exception_handler(AjetError, _on_ajet_error)
+    for known in (AjetError, HTTPException, ClientDisconnect):
+        app.add_exception_handler(known, _on_known)
     app.add_exception_handler(RequestValidationError, _on_invalid_body)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(ClientDisconnect, _on_client_gone)
     app.add_exception_handler(Exception, _on_bug)
+
+
+def response_to(request: Request, error: AjetError | HTTPException | ClientDisconnect) -> Response:
+    """Returns the response for what a route may raise, and tells the log of it where that is news."""
+    if isinstance(error, HTTPException):
+        return http_error_response(request, error)
+    if isinstance(error, ClientDisconnect):  # before its body was whole; no mistake of anybody
+        return Response(status_code=CLIENT_GONE)
+    response = error_response(request, error)
+    if error.status >= 500 and error.retry_after_s is None:  # "try again" is no news
+        log.warning("%s %s: %s", request.method, request.url.path, _told(error, response))
+    return response
 
 
 def error_response(request: Request, error: AjetError) -> JSONResponse:
@@ -64,18 +75,11 @@ async def _on_bug(request: Request, error: Exception) -> JSONResponse:
     return _respond(request, {"code": "internal", "message": message, "field": None}, 500, {})
 
 
-async def _on_client_gone(_request: Request, _error: Exception) -> Response:
-    """A caller that left before its body was whole is no mistake of anybody."""
-    return Response(status_code=CLIENT_GONE)
-
-
-async def _on_ajet_error(request: Request, error: Exception) -> JSONResponse:
-    if not isinstance(error, AjetError):
+async def _on_known(request: Request, error: Exception) -> Response:
+    """What routes raise, and routing's own errors: no such path, wrong method, body too large."""
+    if not isinstance(error, AjetError | HTTPException | ClientDisconnect):
         raise error
-    response = error_response(request, error)
-    if error.status >= 500 and error.retry_after_s is None:  # "try again" is no news
-        log.warning("%s %s: %s", request.method, request.url.path, _told(error, response))
-    return response
+    return response_to(request, error)
 
 
 def _told(error: AjetError, response: JSONResponse) -> str:
@@ -102,13 +106,6 @@ def _describe(error: RequestValidationError) -> RequestError:
     value = repr(item.get("input"))
     shown = value if len(value) <= 120 else f"{value[:117]}..."
     return RequestError(f"{path}: got {shown}; {item['msg'].removeprefix('Value error, ')}", field=path)
-
-
-async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
-    """Routing's own errors: no such path, wrong method, body too large."""
-    if not isinstance(error, HTTPException):
-        raise error
-    return http_error_response(request, error)
 
 
 def http_error_response(request: Request, error: HTTPException) -> JSONResponse:

@@ -13,6 +13,11 @@ from ajet_server.routes.errors import http_error_response
 _DIGITS = 19
 
 
+def too_long(max_bytes: int) -> HTTPException:
+    """The refusal of a body."""
+    return HTTPException(413, f"the body is longer than {max_bytes} bytes")
+
+
 class AnnouncedLengthMiddleware:
     """Answers 413 before a byte of the body is read."""
 
@@ -22,8 +27,8 @@ class AnnouncedLengthMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._is_too_long(Headers(scope=scope).get("content-length", "")):
-            error = HTTPException(413, f"the body is longer than {self._max_bytes} bytes")
-            await http_error_response(Request(scope), error)(scope, receive, send)
+            response = http_error_response(Request(scope), too_long(self._max_bytes))
+            await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
