@@ -41,12 +41,14 @@ class Ours:
     def open(self, count: int) -> Target:
         """So many new episodes, one for each client."""
         grants = [self._ask("POST", "/api/episodes", _episode()) for _ in range(count)]
+        self._http.close()  # opened again by the next question: meanwhile the server would end an idle connection
         self._episodes += [grant["episode_id"] for grant in grants]
         return Target("ours", self._port, [(_CHAT, grant["api_key"]) for grant in grants])
 
     def captured(self) -> int:
         """Calls that the ledger holds, of all episodes opened here."""
         views = [self._ask("GET", f"/api/episodes/{name}") for name in self._episodes]
+        self._http.close()
         return sum(view["calls"] for view in views)
 
     def resident_bytes(self) -> int:
