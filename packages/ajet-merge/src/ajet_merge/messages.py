@@ -105,6 +105,8 @@ def check_ends(context: Context, prompt_size: int, name: str) -> None:
 def plain_message(message: Message, name: str = "message") -> dict[str, Any]:
     """A copy in plain dicts and lists. Refuses with a `MergeError` what JSON cannot hold; `name` says which message."""
     check_message(message, name)
+    if type(message) is dict and all(type(key) is str is type(value) for key, value in message.items()):
+        return message.copy()  # the commonest form: names and texts
     return _plain(message, name)
 
 
