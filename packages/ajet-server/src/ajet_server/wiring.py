@@ -25,6 +25,7 @@ from ajet_server.episodes.clients import Agreement
 from ajet_server.episodes.keys import open_key_maker, open_token
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
+from ajet_server.gateway.answering import Answering
 from ajet_server.gateway.prompts import Prompts
 from ajet_server.gateway.service import Gateway
 from ajet_server.models.folder import open_model_folder
@@ -199,7 +200,8 @@ class Server:
             job, self.data_dir.checkpoints, self.ledger, episodes, pool, self.events, self._worker_command
         )
         name = job.model.served_name or Path(job.model.path).name
-        gateway = Gateway(job, name, prompts, conductor, episodes, self.ledger, self.metrics)
+        answering = Answering(job, prompts, conductor, episodes, self.ledger, self.metrics)
+        gateway = Gateway(job, name, prompts, conductor, self.ledger, answering)
         self._runtime = Runtime(job, pool, episodes, conductor, gateway)
 
 

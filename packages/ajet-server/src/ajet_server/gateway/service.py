@@ -11,14 +11,12 @@ from ajet_server.capture.calls import WholeCall, answers_to, whole_calls
 from ajet_server.capture.ledger import Ledger
 from ajet_server.conductor import Conductor
 from ajet_server.episodes.book import OpenState
-from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.gateway.answering import Answering
 from ajet_server.gateway.prompts import Prompts, past_call
 from ajet_server.gateway.request import Answer, ChatRequest, Message
 from ajet_server.gateway.runs import Run
 from ajet_server.gateway.sampling import check_trainable
 from ajet_server.gateway.session import Claim, Origin, Session
-from ajet_server.observe.metrics import Metrics
 from ajet_server.worker.json_schema import check_json_schema
 
 
@@ -31,15 +29,14 @@ class Gateway:
         served_name: str,
         prompts: Prompts,
         conductor: Conductor,
-        episodes: Episodes,
         ledger: Ledger,
-        metrics: Metrics,
+        answering: Answering,
     ) -> None:
         self._job = job
         self._prompts = prompts
         self._conductor = conductor
         self._ledger = ledger
-        self._answering = Answering(job, prompts, conductor, episodes, ledger, metrics)
+        self._answering = answering
         self._sessions: WeakKeyDictionary[OpenState, Session] = WeakKeyDictionary()
         self.served_name = served_name
 
