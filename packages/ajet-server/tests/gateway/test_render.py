@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from ajet_core.errors import ConfigError, RequestError
 from ajet_server.demo.micro import make_micro_model
 from ajet_server.gateway.render import ChatRenderer
-from ajet_server.gateway.request import Conversation
+from ajet_server.gateway.request import Conversation, IntIds, Message, Tool
 from ajet_server.models.folder import open_model_folder
 
 TEMPLATES = {
@@ -66,6 +66,10 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return ChatRenderer(open_model_folder(folder)), AutoTokenizer.from_pretrained(folder)
 
 
+def _prompt_ids(renderer: ChatRenderer, messages: list[Message], tools: list[Tool] | None = None) -> IntIds:
+    return renderer.encode(renderer.render(messages, tools))
+
+
 @given(conversation=conversations)
 def test_the_ids_are_those_of_transformers(
     pair: tuple[ChatRenderer, PreTrainedTokenizerFast], conversation: list[dict[str, Any]]
@@ -78,9 +82,9 @@ def test_the_ids_are_those_of_transformers(
         expected = str(error)
     if isinstance(expected, str):
         with pytest.raises(RequestError, match=f"refuses them: {re.escape(expected)}"):
-            ours.prompt_ids(conversation)
+            _prompt_ids(ours, conversation)
     else:
-        assert ours.prompt_ids(conversation).tolist() == expected or before != datetime.now().date()
+        assert _prompt_ids(ours, conversation).tolist() == expected or before != datetime.now().date()
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -96,13 +100,12 @@ def test_tools_and_thinking_are_those_of_transformers(name: str, tmp_path: Path)
     messages, _ = put_for(family)(Conversation(turns if family.calls else plain))
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     expected = theirs.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
-    assert ChatRenderer(folder).prompt_ids(messages, tools).tolist() == expected
+    assert _prompt_ids(ChatRenderer(folder), messages, tools).tolist() == expected
 
 
 @given(st.lists(st.integers(0, 250), max_size=30))
 def test_the_text_is_that_of_transformers(pair: tuple[ChatRenderer, PreTrainedTokenizerFast], ids: list[int]) -> None:
     ours, theirs = pair
-    assert ours.text(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     assert ours.text_with_special(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False)
     assert [ours.token(item) for item in ids] == [theirs.decode([item]) for item in ids]
 
@@ -114,7 +117,7 @@ def test_nothing_is_cut_off_or_filled_up(tmp_path: Path) -> None:
     tokenizer.enable_padding(length=64)
     tokenizer.save(str(folder / "tokenizer.json"))
     conversation = [{"role": "user", "content": "x " * 100}]
-    found = ChatRenderer(open_model_folder(folder)).prompt_ids(conversation).tolist()
+    found = _prompt_ids(ChatRenderer(open_model_folder(folder)), conversation).tolist()
     theirs = AutoTokenizer.from_pretrained(folder)
     assert found == theirs.apply_chat_template(conversation, add_generation_prompt=True, return_dict=False)
     assert len(found) > 64
@@ -135,7 +138,7 @@ def test_nothing_is_cut_off_or_filled_up(tmp_path: Path) -> None:
 def test_a_template_that_stumbles_is_a_refusal(tmp_path: Path, template: str) -> None:
     renderer = ChatRenderer(open_model_folder(make_folder(tmp_path, template)))
     with pytest.raises(RequestError, match="refuses them"):
-        renderer.prompt_ids([{"role": "user", "content": "hello"}])
+        _prompt_ids(renderer, [{"role": "user", "content": "hello"}])
 
 
 @given(parts=st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "a b", "\n", "é", "<|im_", "😀 "]), max_size=8))
@@ -166,7 +169,7 @@ def test_a_token_whose_end_another_takes_is_no_anchor(tmp_path: Path, normalized
 def test_half_a_character_is_refused(tmp_path: Path) -> None:
     renderer = ChatRenderer(open_model_folder(make_folder(tmp_path)))
     with pytest.raises(RequestError, match=r"holds \\ud83d, half"):
-        renderer.prompt_ids([{"role": "user", "content": "cut off \ud83d"}])
+        _prompt_ids(renderer, [{"role": "user", "content": "cut off \ud83d"}])
 
 
 @pytest.mark.parametrize("template", ["{% for %}", "{% import os %}", "{{ x | no_such_filter }}"])

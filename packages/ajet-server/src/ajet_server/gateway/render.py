@@ -80,12 +80,8 @@ class ChatRenderer:
                 f"messages: the model's chat template refuses them: {error}", field="messages"
             ) from error
 
-    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> IntIds:
-        """Returns i32[P]: what `render` gives, as ids. Text that spells a special token is that token."""
-        return self.encode(self.render(messages, tools))
-
     def encode(self, text: str) -> IntIds:
-        """Returns i32[n]: a text as ids, by itself. See `cut` for errors."""
+        """Returns i32[n]: a text as ids, by itself. Text that spells a special token is that token. Errors as `cut`."""
         return np.asarray(self._plain_ids(text), dtype=np.int32)
 
     def cut(self, text: str, after: str = "") -> list[Cut]:
@@ -120,10 +116,6 @@ class ChatRenderer:
             ) from error
         # Of one text; unlike `encode`, it does not find out which characters each token stands for.
         return self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
-
-    def text(self, token_ids: Sequence[int]) -> str:
-        """Returns the text of sampled ids without special tokens."""
-        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
     def text_with_special(self, token_ids: Sequence[int] | IntIds) -> str:
         """Returns the text of ids, special tokens included."""
