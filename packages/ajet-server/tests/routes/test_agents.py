@@ -4,6 +4,7 @@ import json
 import threading
 from typing import Any
 
+import anthropic
 import httpx2
 import openai
 import pytest
@@ -57,6 +58,18 @@ def test_a_wrong_key(api: Api, headers: dict[str, Any], path: str) -> None:
     answer = api.http.request("GET" if path == "/v1/models" else "POST", path, headers=headers)
     assert answer.status_code == 401
     assert openais(answer)["type"] == "authentication_error"
+
+
+def test_models_are_listed_in_the_form_of_each_sdk(api: Api) -> None:
+    key = api.open(kind="eval")["api_key"]
+    with openai.OpenAI(base_url=f"{api.url}/v1", api_key=key) as client:
+        (listed,) = client.models.list()
+        assert (listed.id, listed.object, listed.owned_by) == ("tiny", "model", "ajet")
+        assert client.models.retrieve("tiny") == listed
+    with anthropic.Anthropic(base_url=api.url, api_key=key) as client:
+        (model,) = client.models.list()
+        assert (model.id, model.type, model.display_name, model.created_at.year) == ("tiny", "model", "tiny", 1970)
+        assert client.models.retrieve("tiny") == model
 
 
 def test_a_control_key_generates_nothing(api: Api) -> None:

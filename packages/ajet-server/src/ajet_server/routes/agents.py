@@ -14,6 +14,8 @@ from ajet_server.routes.openapi import ANSWERS, ANTHROPIC_ERRORS, OPENAI_ERRORS,
 
 _HELLO = [{"role": "user", "content": "hello"}]
 """Of the examples in the documentation."""
+_UNKNOWN = "1970-01-01T00:00:00Z"
+"""When the model was released."""
 
 
 models = APIRouter(prefix="/v1", tags=["agents"], dependencies=[Depends(refuse_web_pages)], responses=OPENAI_ERRORS)
@@ -23,8 +25,9 @@ calls = APIRouter(prefix="/v1", tags=["agents"], responses=OPENAI_ERRORS)
 
 @models.get("/models", dependencies=[Depends(require_any_episode)])
 async def list_models(server: ServerDep) -> dict[str, Any]:
-    """Lists the one model that is served."""
-    return {"object": "list", "data": [_model(server.runtime.gateway.served_name)]}
+    """Lists the one model that is served, in OpenAI's form and in Anthropic's: their fields do not collide."""
+    name = server.runtime.gateway.served_name
+    return {"object": "list", "data": [_model(name)], "has_more": False, "first_id": name, "last_id": name}
 
 
 @models.get("/models/{name:path}", dependencies=[Depends(require_any_episode)])
@@ -99,4 +102,5 @@ def endpoints() -> dict[str, Endpoint]:
 
 
 def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
+    return openai | {"type": "model", "display_name": name, "created_at": _UNKNOWN, "lifecycle": "active"}
