@@ -18,6 +18,7 @@ from ajet_core.events import EngineState
 from ajet_core.ids import new_request_id
 from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
 from ajet_server.app import build_app
+from ajet_server.joined_writes import JoinedProtocol
 from ajet_server.capture.calls import WholeCall, whole_calls
 from ajet_server.capture.records import EpisodeRecord
 from ajet_server.episodes.book import OpenState
@@ -159,7 +160,14 @@ async def running(folder: Path, model: Path, **sections: Any) -> AsyncIterator[R
 @contextmanager
 def listening(server: Server) -> Iterator[str]:
     """The server's app over HTTP in a thread; yields its URL."""
-    config = uvicorn.Config(build_app(server), port=0, log_level="critical", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        build_app(server),
+        port=0,
+        log_level="critical",
+        timeout_graceful_shutdown=2,
+        proxy_headers=False,
+        http=JoinedProtocol,
+    )
     http = _Http(config, server)
     thread = threading.Thread(target=http.run, name="http")
     thread.start()

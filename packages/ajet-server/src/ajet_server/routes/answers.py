@@ -20,6 +20,7 @@ from ajet_server.gateway.service import Gateway
 from ajet_server.gateway.session import Origin
 from ajet_server.routes.access import refuse_web_pages, require_episode, server_of
 from ajet_server.routes.disconnect import CLIENT_GONE, unless_disconnected
+from ajet_server.routes.limits import read_body
 
 _RETRY_COUNT = "x-stainless-retry-count"
 """Header of the official SDKs of OpenAI and Anthropic, and of all that build on them."""
@@ -75,11 +76,12 @@ async def read(request: Request, dialect: str) -> Asked:
         ForbiddenError: a web page asks.
         KeyRefusedError, EpisodeClosedError: the key is not that of an open episode.
         RequestError: the body is not JSON.
+        HTTPException, ClientDisconnect: it is too long, or not whole.
     """
     server = await server_of(request)
     await refuse_web_pages(request, server)
     state = await require_episode(request, server)
-    body = await request.body()
+    body = await read_body(request, server.settings.max_request_bytes)
     try:
         raw: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
