@@ -1,7 +1,6 @@
 """What is written in one turn of the loop is one write, in order, and nothing is lost at the end."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -25,9 +24,9 @@ class Recorded(asyncio.Transport):
 
 
 @pytest.fixture
-async def pair() -> AsyncIterator[tuple[Recorded, JoinedWrites]]:
+async def pair() -> tuple[Recorded, JoinedWrites]:
     recorded = Recorded()
-    yield recorded, JoinedWrites(recorded, asyncio.get_running_loop())
+    return recorded, JoinedWrites(recorded, asyncio.get_running_loop())
 
 
 async def test_one_write_for_each_turn(pair: tuple[Recorded, JoinedWrites]) -> None:

@@ -1,5 +1,6 @@
 """The FastAPI app and the process around it."""
 
+import asyncio
 import gc
 import os
 import resource
@@ -11,10 +12,11 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ajet_core.errors import ConfigError
 from ajet_server import __version__
-from ajet_server.joined_writes import JoinedProtocol
+from ajet_server.joined_writes import JoinedWrites
 from ajet_server.routes import agents, control, episodes, health
 from ajet_server.routes.direct import DirectApp
 from ajet_server.routes.errors import install_error_handlers
@@ -57,6 +59,14 @@ def build_app(server: Server) -> FastAPI:
     for router in (agents.models, agents.calls, control.router, episodes.router, health.router):
         app.include_router(router)
     return app
+
+
+class JoinedProtocol(HttpToolsProtocol):
+    """uvicorn's, which writes the head and the body of an answer apart, in one packet."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Takes a connection."""
+        super().connection_made(JoinedWrites(transport, self.loop))  # pyright: ignore[reportArgumentType]
 
 
 class _HttpServer(uvicorn.Server):

@@ -1,12 +1,7 @@
-"""Writes of one turn of the event loop as one packet: uvicorn writes the head and the body of an answer apart.
-
-A system call and a packet less for each answer, at both ends.
-"""
+"""Writes of one turn of the event loop as one packet: fewer system calls, here and at the other end."""
 
 import asyncio
 from typing import Any
-
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _MOST_BYTES = 1 << 16
 """What is longer is not held back, so that slow readers are noticed."""
@@ -42,10 +37,3 @@ class JoinedWrites:
         if self._held:
             held, self._held, self._size = self._held, [], 0
             self._transport.write(b"".join(held))
-
-
-class JoinedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol over `JoinedWrites`."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        super().connection_made(JoinedWrites(transport, self.loop))  # pyright: ignore[reportArgumentType]

@@ -19,7 +19,7 @@ from ajet_server.gateway.runs import Run
 from ajet_server.gateway.service import Gateway
 from ajet_server.gateway.session import Origin
 from ajet_server.routes.access import refuse_web_pages, require_episode, server_of
-from ajet_server.routes.disconnect import CLIENT_GONE, unless_disconnected
+from ajet_server.routes.disconnect import CLIENT_GONE, disconnected, unless_disconnected
 from ajet_server.routes.limits import read_body
 
 _RETRY_COUNT = "x-stainless-retry-count"
@@ -109,7 +109,7 @@ def as_json(body: object, background: BackgroundTask | None = None) -> Response:
 
 
 async def _whole(asked: Asked, dialect: Dialect, parsed: Parsed, run: Run) -> Response:
-    answer = await unless_disconnected(asked.request, run.answer())
+    answer = await run.answer(disconnected(asked.request))
     if answer is None:
         return Response(status_code=CLIENT_GONE)
 
