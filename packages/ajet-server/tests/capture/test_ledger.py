@@ -277,9 +277,9 @@ def test_what_waits_is_written_before_the_close(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l")
     gate = threading.Event()
     blocker, waiting = Future[Any](), [Future[Any]() for _ in range(600)]
-    ledger._enqueue(lambda _: gate.wait(10), blocker)
+    ledger._enqueue(_Write(lambda _: gate.wait(10), blocker))
     for n, future in enumerate(waiting):
-        ledger._enqueue(lambda db, n=n: set_meta(db, str(n), "x"), future)
+        ledger._enqueue(_Write(lambda db, n=n: set_meta(db, str(n), "x"), future))
     closer = threading.Thread(target=ledger.close)
     closer.start()
     gate.set()

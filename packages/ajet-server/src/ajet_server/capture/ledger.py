@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ajet_core.errors import StorageError
-from ajet_server.capture.schema import APPLICATION_ID, migrate, refuse_newer
+from ajet_server.capture.connections import check, connect, open_writer
 
 T = TypeVar("T")
 Statement = Callable[[sqlite3.Connection], T]
-"""Runs in the ledger's thread, inside a transaction."""
+"""Runs in the ledger's thread, inside a transaction; again if another one of that transaction fails."""
 
 _MAX_WAITING = 1024
 _MAX_GROUP = 256
@@ -85,8 +85,8 @@ class Ledger:
         self._closing = threading.Lock()
         self._closed = False
         try:
-            _check(file)
-            self._writer = _open_writer(file)
+            check(file)
+            self._writer = open_writer(file)
         except (sqlite3.Error, OSError) as error:
             raise StorageError(f"the ledger {file} cannot be used: {error}") from error
         self._quick, self._reader = _Reader(file), _Reader(file)
@@ -185,14 +185,28 @@ class Ledger:
     def _commit(self, group: list[_Write]) -> None:
         outcomes: list[Outcome] = []
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
-            outcomes = [(write, *_run(self._writer, write.statement)) for write in group]
+            outcomes = self._try_all(group) or self._try_each(group)
             self._writer.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
             failure = StorageError(f"the ledger {self._file} could not be written: {error}; nothing was recorded")
             outcomes = [(write, None, failure) for write in group]
         _tell(outcomes)
+
+    def _try_all(self, group: list[_Write]) -> list[Outcome] | None:
+        """Runs all statements at the price of none that fails; None if one does, and then nothing was done."""
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            return [(write, write.statement(self._writer), None) for write in group]
+        except sqlite3.OperationalError:
+            raise  # the disk, not the statement
+        except Exception:  # noqa: BLE001 - they begin again, each by itself
+            self._writer.execute("ROLLBACK")
+            return None
+
+    def _try_each(self, group: list[_Write]) -> list[Outcome]:
+        self._writer.execute("BEGIN IMMEDIATE")
+        return [(write, *_run(self._writer, write.statement)) for write in group]
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
@@ -238,7 +252,7 @@ def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any
 def peek(file: Path, statement: Statement[T]) -> T:
     """Runs one query on a ledger that need not be open here, and cannot change it. Raises `StorageError`."""
     try:
-        with contextlib.closing(_connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with contextlib.closing(connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return statement(connection)
     except sqlite3.Error as error:
         raise StorageError(f"the ledger {file} could not be read: {error}") from error
@@ -250,7 +264,7 @@ class _Reader:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._connection = _connect(file)
+        self._connection = connect(file)
 
     def run(self, statement: Statement[T]) -> T:
         with self._lock:
@@ -262,52 +276,3 @@ class _Reader:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
-
-
-def _connect(file: Path | str, *, uri: bool = False) -> sqlite3.Connection:
-    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30, uri=uri)
-    connection.row_factory = sqlite3.Row
-    return connection
-
-
-def _open_writer(file: Path) -> sqlite3.Connection:
-    connection = _connect(file)
-    try:
-        # Of a file that is there already it changes nothing; `retention.compact` does.
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _check(file: Path) -> None:
-    """Refuses a file that is corrupted or no ledger of ours, through a connection that cannot write."""
-    if not file.exists() or file.stat().st_size == 0:
-        return
-    with contextlib.closing(_connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-        try:
-            owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
-            tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
-            problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-        except sqlite3.OperationalError:
-            raise  # it cannot be opened
-        except sqlite3.DatabaseError as error:
-            raise _corrupted(file, error) from error
-        if problem != "ok":
-            raise _corrupted(file, problem)
-        # Without tables, a crash came between the file and its first transaction.
-        if tables and owner != APPLICATION_ID:
-            raise StorageError(f"{file} is not a ledger of ajet; it was not changed. Start with another data folder")
-        refuse_newer(connection)
-
-
-def _corrupted(file: Path, problem: object) -> StorageError:
-    return StorageError(
-        f"the ledger {file} is corrupted ({problem}); it was not changed. Restore it from a copy, or start with "
-        "another data folder"
-    )

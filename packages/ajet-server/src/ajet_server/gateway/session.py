@@ -3,13 +3,14 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ajet_server.episodes.book import OpenState
 from ajet_server.gateway.continuity import Continuity
 from ajet_server.gateway.runs import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """How a request came.
 
     Attributes:

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -50,8 +49,7 @@ class Dialect(Protocol):
     def failure(self, error: AjetError, /) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """A request of an open episode.
 
     Attributes:
