@@ -10,11 +10,14 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from .texts import NUMBER
 from .wire import take_message
 
 _CONNECT_S = 10.0
+_numbers = count()
+"""Of conversations. No two are the same, whichever client has them and in whichever run."""
 
 
 class LoadError(Exception):
@@ -59,7 +62,7 @@ class Client:
     """Request of each turn up to the number."""
     tails: list[bytes]
     """And after it."""
-    number: int
+    number: int = 0
     sent: int = 0
     at: int = 0
     buffer: bytearray = field(default_factory=bytearray)
@@ -68,14 +71,14 @@ class Client:
         """Sends the next request."""
         turn = self.sent % len(self.heads)
         if turn == 0:
-            self.number += 1
+            self.number = next(_numbers)
         self.sent += 1
         self.at = time.perf_counter_ns()
         self.socket.sendall(b"%b%08d%b" % (self.heads[turn], self.number, self.tails[turn]))
 
 
 def connect(target: Target, place: int, script: Script) -> Client:
-    """The client at a place of the target's list. Numbers of different clients lie far apart."""
+    """The client at a place of the target's list."""
     path, key = target.clients[place]
     connection = socket.create_connection(("127.0.0.1", target.port), _CONNECT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -87,7 +90,7 @@ def connect(target: Target, place: int, script: Script) -> Client:
     heads = [
         f"{head}{len(body)}\r\n\r\n".encode() + before for body, (before, _) in zip(script.bodies, halves, strict=True)
     ]
-    return Client(connection, heads, [after for _, after in halves], number=place * 100_000)
+    return Client(connection, heads, [after for _, after in halves])
 
 
 def run(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -17,7 +17,7 @@ from ajet_core.config import Job
 from ajet_core.events import EngineState
 from ajet_core.ids import new_request_id
 from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
-from ajet_server.app import build_app
+from ajet_server.app import JoinedProtocol, build_app
 from ajet_server.capture.calls import WholeCall, whole_calls
 from ajet_server.capture.records import EpisodeRecord
 from ajet_server.episodes.book import OpenState
@@ -103,7 +103,7 @@ class Running:
         return await self.server.runtime.gateway.run(self.state_of(record), request, origin, stream=stream)
 
     async def chat(self, record: EpisodeRecord, **changes: Any) -> Answer:
-        return await (await self.run(record, ask(**changes))).answer()
+        return await answer_of(await self.run(record, ask(**changes)))
 
     def calls(self, record: EpisodeRecord) -> list[WholeCall]:
         """The recorded calls."""
@@ -156,10 +156,29 @@ async def running(folder: Path, model: Path, **sections: Any) -> AsyncIterator[R
         await server.close()
 
 
+async def answer_of(run: Run) -> Answer:
+    """Waits for the whole answer, and never leaves."""
+    answer = await run.answer(_forever())
+    assert answer is not None
+    return answer
+
+
+async def _forever() -> Literal[True]:
+    await asyncio.Event().wait()
+    return True
+
+
 @contextmanager
 def listening(server: Server) -> Iterator[str]:
     """The server's app over HTTP in a thread; yields its URL."""
-    config = uvicorn.Config(build_app(server), port=0, log_level="critical", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        build_app(server),
+        port=0,
+        log_level="critical",
+        timeout_graceful_shutdown=2,
+        proxy_headers=False,
+        http=JoinedProtocol,
+    )
     http = _Http(config, server)
     thread = threading.Thread(target=http.run, name="http")
     thread.start()

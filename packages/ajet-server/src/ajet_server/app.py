@@ -1,5 +1,6 @@
 """The FastAPI app and the process around it."""
 
+import asyncio
 import gc
 import os
 import resource
@@ -10,11 +11,14 @@ from contextlib import asynccontextmanager
 import uvicorn
 from fastapi import FastAPI
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ajet_core.errors import ConfigError
 from ajet_server import __version__
+from ajet_server.joined_writes import JoinedWrites
 from ajet_server.routes import agents, control, episodes, health
-from ajet_server.routes.direct import DirectMiddleware
+from ajet_server.routes.direct import DirectApp
 from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
 from ajet_server.settings import ServerSettings
@@ -38,7 +42,7 @@ def build_app(server: Server) -> FastAPI:
         yield
         await server.close()
 
-    app = FastAPI(
+    app = DirectApp(
         title="ajet swarm server",
         version=__version__,
         lifespan=lifespan,
@@ -47,13 +51,22 @@ def build_app(server: Server) -> FastAPI:
         redoc_url=None,
     )
     app.state.server = server
+    app.direct = agents.endpoints()
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=server.settings.max_request_bytes)
-    app.add_middleware(DirectMiddleware, endpoints=agents.endpoints(), max_bytes=server.settings.max_request_bytes)
     app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)
+    app.add_middleware(ProxyHeadersMiddleware)
     install_error_handlers(app)
     for router in (agents.models, agents.calls, control.router, episodes.router, health.router):
         app.include_router(router)
     return app
+
+
+class JoinedProtocol(HttpToolsProtocol):
+    """uvicorn's, which writes the head and the body of an answer apart, in one packet."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Takes a connection."""
+        super().connection_made(JoinedWrites(transport, self.loop))  # pyright: ignore[reportArgumentType]
 
 
 class _HttpServer(uvicorn.Server):
@@ -95,6 +108,8 @@ def serve(
             timeout_graceful_shutdown=_GRACEFUL_S,
             timeout_keep_alive=75,
             limit_concurrency=files - _OWN_FILES,
+            proxy_headers=False,  # the app looks at them, for what is not a call of an agent
+            http=JoinedProtocol,
         )
         http = _HttpServer(config, server)
         server.on_shutdown = lambda: setattr(http, "should_exit", True)

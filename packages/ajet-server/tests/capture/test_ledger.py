@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ajet_core.errors import ConflictError, StorageError
-from ajet_server.capture.ledger import Ledger, to_the_end
+from ajet_server.capture.ledger import Ledger, _Write, to_the_end
 from ajet_server.capture.schema import MIGRATIONS
 from ajet_server.capture.steps import get_meta, set_meta
 
@@ -171,9 +171,9 @@ async def test_what_a_cancelled_writer_gave_is_written(tmp_path: Path) -> None:
 def test_a_loop_that_ended_meanwhile_holds_nothing_up(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l") as ledger:
         gate, left = threading.Event(), Future[Any]()
-        ledger._enqueue(lambda _: gate.wait(10), left)
+        ledger._enqueue(_Write(lambda _: gate.wait(10), left))
         loop = asyncio.new_event_loop()
-        ledger._enqueue(lambda db: set_meta(db, "a", "1"), loop.create_future())
+        ledger._enqueue(_Write(lambda db: set_meta(db, "a", "1"), loop.create_future()))
         loop.close()
         gate.set()
         ledger.write_now(lambda db: set_meta(db, "b", "1"))
@@ -214,6 +214,42 @@ async def test_to_the_end_finishes_before_the_cancellation() -> None:
     assert done.is_set()
 
 
+async def test_what_mirrors_a_write_is_done_before_a_cancellation(tmp_path: Path) -> None:
+    gate, mirrored = threading.Event(), list[int]()
+
+    def statement(db: sqlite3.Connection) -> int:
+        gate.wait(10)
+        return count(db)
+
+    with Ledger(tmp_path / "l") as ledger:
+        task = asyncio.create_task(ledger.write(statement, mirrored.append))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert mirrored == [0]
+
+
+async def test_nothing_mirrors_a_write_that_failed(tmp_path: Path) -> None:
+    mirrored = list[object]()
+    with Ledger(tmp_path / "l") as ledger, pytest.raises(sqlite3.IntegrityError):
+        await ledger.write(lambda db: db.execute("INSERT INTO meta VALUES ('a', NULL)"), mirrored.append)
+    assert mirrored == []
+
+
+async def test_a_mirror_that_fails_stops_no_other_write(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "l") as ledger:
+        bad = ledger.write(lambda db: set_meta(db, "a", "1"), lambda _: 1 / 0)
+        good = ledger.write(lambda db: set_meta(db, "b", "1"))
+        results = await asyncio.gather(bad, good, return_exceptions=True)
+        assert isinstance(results[0], ZeroDivisionError)
+        assert results[1] is None
+        assert ledger.read_now(count) == 2
+
+
 async def test_a_full_disk(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l") as ledger:
         await ledger.write(lambda db: set_meta(db, "before", "x"))
@@ -241,9 +277,9 @@ def test_what_waits_is_written_before_the_close(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l")
     gate = threading.Event()
     blocker, waiting = Future[Any](), [Future[Any]() for _ in range(600)]
-    ledger._enqueue(lambda _: gate.wait(10), blocker)
+    ledger._enqueue(_Write(lambda _: gate.wait(10), blocker))
     for n, future in enumerate(waiting):
-        ledger._enqueue(lambda db, n=n: set_meta(db, str(n), "x"), future)
+        ledger._enqueue(_Write(lambda db, n=n: set_meta(db, str(n), "x"), future))
     closer = threading.Thread(target=ledger.close)
     closer.start()
     gate.set()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from gateway_helpers import ADD, CALL, END, blocked, ids_of, items_of, rolling, told, user
-from server_helpers import Running, ask, until
+from server_helpers import Running, answer_of, ask, until
 
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import EpisodeClosedError, RequestError, StorageError, UnavailableError
@@ -49,7 +49,7 @@ async def test_ids_are_what_was_sampled_whatever_was_read_in_them(live: Running,
     live.worker.say({"tokens": odd})
     record = await live.open()
     run = await live.run(record, ask(**_with_tools([user("add")]), logprobs=True, return_token_ids=True), stream=stream)
-    answer = told(items := await items_of(run))[2] if stream else await run.answer()
+    answer = told(items := await items_of(run))[2] if stream else await answer_of(run)
     (choice,), (call,) = answer.choices, live.calls(record)
     assert (choice.text.strip(), choice.finish_reason, len(choice.tool_calls)) == ("hi", "tool_calls", 1)
     assert choice.token_ids == _ids(call.record.completion_ids) == odd
@@ -141,7 +141,7 @@ async def test_a_disk_that_refuses_is_told_and_nothing_counts(live: Running, str
     )
     run = await live.run(record, ask(), stream=stream)
     with pytest.raises((StorageError, sqlite3.Error)):
-        await run.answer()
+        await answer_of(run)
     state = live.state_of(record)
     assert (state.recorded, state.sampled, state.in_flight, state.reserved) == (0, 0, 0, 0)
     await live.server.ledger.write(lambda db: db.execute("DROP TRIGGER full") and None)
@@ -281,13 +281,13 @@ async def test_a_forced_call_is_recorded_with_its_opening(live: Running, model: 
     record = await live.open()
     request = ask(**_with_tools([user("a")], tool_choice="required"))
     live.worker.say({"tokens": [*ids_of(model, '{"name": "add", "arguments": {}}\n</tool_call>'), END]})
-    answer = await (await live.run(record, request)).answer()
+    answer = await answer_of(await live.run(record, request))
     (call,) = live.calls(record)
     assert [found.name for found in answer.choices[0].tool_calls] == ["add"]
     assert call.record.opening.startswith("<tool_call>")
     opening = ids_of(model, call.record.opening)
     assert _ids(call.prompt_ids)[-len(opening) :] == opening
-    assert await (await live.run(record, request, retry=True)).answer() == answer
+    assert await answer_of(await live.run(record, request, retry=True)) == answer
 
 
 async def test_calls_nested_too_deep_to_compare_are_told(live: Running, model: Path) -> None:

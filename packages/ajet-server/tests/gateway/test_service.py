@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from gateway_helpers import blocked, items_of, rolling, told, user
-from server_helpers import Running, ask, until
+from server_helpers import Running, answer_of, ask, until
 
 from ajet_core.errors import BudgetError, EpisodeClosedError, NotFoundError, UnavailableError
 from ajet_server.gateway.request import Answer, ChatRequest, RawPrompt
@@ -30,12 +30,12 @@ async def test_a_retry_joins_the_first_try_while_it_runs(live: Running) -> None:
     record = await live.open()
     live.worker.hold()
     first = await live.run(record, ask())
-    waiting = asyncio.create_task(first.answer())
+    waiting = asyncio.create_task(answer_of(first))
     await until(lambda: _generated(live) == 1)
     again = await live.run(record, ask(), retry=True)
     assert again is first
     live.worker.release()
-    assert await waiting == await again.answer()
+    assert await waiting == await answer_of(again)
     assert (_generated(live), len(live.calls(record))) == (1, 1)
 
 
@@ -44,7 +44,7 @@ async def test_a_first_try_is_never_taken_for_a_retry(live: Running) -> None:
     live.worker.hold()
     runs = [await live.run(record, ask()) for _ in range(3)]
     live.worker.release()
-    assert len({(await run.answer()).id for run in runs}) == 3 == len(live.calls(record))
+    assert len({(await answer_of(run)).id for run in runs}) == 3 == len(live.calls(record))
 
 
 @pytest.mark.parametrize("fields", [{}, {"n": 3}, {"logprobs": True}, {"prompt": RawPrompt("hello")}])
@@ -54,7 +54,7 @@ async def test_an_answer_that_did_not_arrive_is_given_again(
     live: Running, fields: dict[str, Any], first_streams: bool, retry_streams: bool
 ) -> None:
     record, request = await live.open(), ask(**fields)
-    answer = await (await live.run(record, request, stream=first_streams)).answer()
+    answer = await answer_of(await live.run(record, request, stream=first_streams))
     again = await live.run(record, request, retry=True, stream=retry_streams)
     if retry_streams:
         items = await items_of(again)
@@ -62,7 +62,7 @@ async def test_an_answer_that_did_not_arrive_is_given_again(
         for choice in answer.choices:
             assert told(items, choice.index)[:2] == (choice.text, choice.token_ids)
     else:
-        assert await again.answer() == answer
+        assert await answer_of(again) == answer
     assert _generated(live) == request.n == len(live.calls(record))
 
 
@@ -70,9 +70,9 @@ async def test_another_request_is_another_call(live: Running) -> None:
     record = await live.open()
     first = await live.chat(record)
     for changed in ({"temperature": 0.5}, {"messages": [user("other")]}, {"n": 2}, {"seed": 1}):
-        other = await (await live.run(record, ask(**changed), retry=True)).answer()
+        other = await answer_of(await live.run(record, ask(**changed), retry=True))
         assert other.id != first.id
-    assert (await (await live.run(record, ask())).answer()).id != first.id, "it says that it is no retry"
+    assert (await answer_of(await live.run(record, ask()))).id != first.id, "it says that it is no retry"
     assert len(live.calls(record)) == 7
 
 
@@ -81,12 +81,12 @@ async def test_the_retry_of_a_later_equal_request_is_not_given_the_earlier_answe
     first = await live.chat(record)
     live.server.runtime.gateway.delivered(live.state_of(record), first)
     live.worker.hold()
-    second = asyncio.create_task((await live.run(record, ask())).answer())
+    second = asyncio.create_task(answer_of(await live.run(record, ask())))
     await until(lambda: _generated(live) == 2)
     second.cancel()  # its first try fails; here, because the connection broke
     await asyncio.gather(second, return_exceptions=True)
     live.worker.release()
-    answer = await (await live.run(record, ask(), retry=True)).answer()
+    answer = await answer_of(await live.run(record, ask(), retry=True))
     assert answer.id != first.id
     assert len(live.calls(record)) == 2
 
@@ -95,7 +95,7 @@ async def test_an_answer_that_was_sent_but_lost_on_its_way_is_given_again(live: 
     record = await live.open()
     first = await live.chat(record)
     live.server.runtime.gateway.delivered(live.state_of(record), first)
-    assert await (await live.run(record, ask(), retry=True)).answer() == first
+    assert await answer_of(await live.run(record, ask(), retry=True)) == first
     assert len(live.calls(record)) == 1
 
 
@@ -105,7 +105,7 @@ async def test_a_retry_after_a_restart_is_answered_from_the_ledger(tmp_path: Pat
         answer = await live.chat(record, n=2)
     async with rolling(tmp_path, model) as live:
         before = _generated(live)
-        assert await (await live.run(record, ask(n=2), retry=True)).answer() == answer
+        assert await answer_of(await live.run(record, ask(n=2), retry=True)) == answer
         assert _generated(live) == before
         assert len(live.calls(record)) == 2
 
@@ -122,7 +122,7 @@ async def test_a_retry_waits_for_a_call_that_is_recorded_though_its_caller_left(
         await asyncio.sleep(0)
         assert not again.done()
         disk.set()
-        answer = await (await again).answer()
+        answer = await answer_of(await again)
     (call,) = live.calls(record)
     assert call.record.id == answer.id
     assert _generated(live) == 1
@@ -133,7 +133,7 @@ async def test_a_retry_does_not_join_a_call_that_was_given_up(live: Running) -> 
     record = await live.open()
     live.worker.hold()
     first = await live.run(record, ask())
-    waiting = asyncio.create_task(first.answer())
+    waiting = asyncio.create_task(answer_of(first))
     await until(lambda: _generated(live) == 1)
     waiting.cancel()
     while not first.given_up:
@@ -141,7 +141,7 @@ async def test_a_retry_does_not_join_a_call_that_was_given_up(live: Running) -> 
     again = await live.run(record, ask(), retry=True)
     assert again is not first
     live.worker.release()
-    answer = await again.answer()
+    answer = await answer_of(again)
     assert [call.record.id for call in live.calls(record)] == [answer.id]
 
 
@@ -150,7 +150,7 @@ async def _outcomes(live: Running, requests: list[ChatRequest]) -> tuple[list[An
     record = await live.open()
 
     async def one(request: ChatRequest) -> Answer:
-        return await (await live.run(record, request)).answer()
+        return await answer_of(await live.run(record, request))
 
     results = await asyncio.gather(*map(one, requests), return_exceptions=True)
     answers = [result for result in results if isinstance(result, Answer)]
@@ -179,7 +179,7 @@ async def test_a_call_is_counted_while_its_prompt_is_made(tmp_path: Path, model:
             await live.run(record, ask())
         with pytest.raises(UnavailableError, match="still running"):
             await live.finish(record)
-        await first.answer()
+        await answer_of(first)
         with pytest.raises(BudgetError, match="max_episode_calls=1"):
             await live.run(record, ask())
         assert (await live.finish(record)).calls == 1
@@ -202,7 +202,7 @@ async def test_a_call_that_fails_is_not_counted(tmp_path: Path, model: Path) -> 
         for _ in range(3):
             live.worker.hold()
             before = _generated(live)
-            waiting = asyncio.create_task((await live.run(record, ask())).answer())
+            waiting = asyncio.create_task(answer_of(await live.run(record, ask())))
             await until(lambda: _generated(live) > before)  # noqa: B023 - awaited here
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)

@@ -10,14 +10,14 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_work_that_is_done_first() -> None:
-    never, before = asyncio.Event(), asyncio.all_tasks()
-    assert await unless(never.wait(), asyncio.sleep(0, "done")) == "done"
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() == before, "nothing goes on waiting"
+    event = asyncio.get_running_loop().create_future()
+    assert await unless(event, asyncio.sleep(0, "done")) == "done"
+    event.set_result(None)
+    await asyncio.sleep(0)  # and the task goes on
 
 
 async def test_the_event_cancels_the_work() -> None:
-    event, ended = asyncio.Event(), asyncio.Event()
+    event, ended = asyncio.get_running_loop().create_future(), asyncio.Event()
 
     async def work() -> str:
         try:
@@ -26,8 +26,8 @@ async def test_the_event_cancels_the_work() -> None:
         finally:
             ended.set()
 
-    asyncio.get_running_loop().call_soon(event.set)
-    assert await unless(event.wait(), work()) is None
+    asyncio.get_running_loop().call_soon(event.set_result, None)
+    assert await unless(event, work()) is None
     assert ended.is_set()
     await asyncio.sleep(0)  # and the task goes on
 
@@ -38,11 +38,11 @@ async def test_an_error_of_the_work_is_raised() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await unless(asyncio.Event().wait(), work())
+        await unless(asyncio.get_running_loop().create_future(), work())
 
 
 async def test_somebody_else_cancels() -> None:
-    task = asyncio.create_task(unless(asyncio.Event().wait(), asyncio.Event().wait()))
+    task = asyncio.create_task(unless(asyncio.get_running_loop().create_future(), asyncio.Event().wait()))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -51,6 +51,17 @@ async def test_somebody_else_cancels() -> None:
 
 
 async def test_an_event_that_has_happened() -> None:
-    event = asyncio.Event()
-    event.set()
-    assert await unless(event.wait(), asyncio.Event().wait()) is None
+    event = asyncio.get_running_loop().create_future()
+    event.set_result(None)
+    assert await unless(event, asyncio.Event().wait()) is None
+
+
+async def test_an_event_that_happens_as_the_work_ends() -> None:
+    event = asyncio.get_running_loop().create_future()
+
+    async def work() -> str:
+        event.set_result(None)
+        return "done"
+
+    assert await unless(event, work()) == "done"
+    await asyncio.sleep(0)  # and the task goes on

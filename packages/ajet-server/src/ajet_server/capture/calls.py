@@ -8,16 +8,16 @@ once, and not n times. Reading puts the pieces together again.
 import json
 import sqlite3
 import time
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import EpisodeClosedError, StorageError
 from ajet_server.worker.protocol import CallRow
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallRecord(msgspec.Struct, frozen=True):
     """One captured call, as it is stored.
 
     Attributes:
@@ -72,8 +72,7 @@ class CallRecord:
     labels: str
 
 
-@dataclass(frozen=True, slots=True)
-class WholeCall:
+class WholeCall(msgspec.Struct, frozen=True):
     """A call put together again.
 
     Attributes:
@@ -92,9 +91,12 @@ class WholeCall:
         return json.loads(self.record.response)
 
 
-_COLUMNS = tuple(CallRecord.__dataclass_fields__)
+_COLUMNS = CallRecord.__struct_fields__
 _NAMES = ", ".join(("at", "completion_tokens", *_COLUMNS))
-_INSERT = f"INSERT INTO calls ({_NAMES}) VALUES (?, ?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names
+_INSERT = (
+    f"INSERT INTO calls ({_NAMES}) SELECT ?, ?{', ?' * len(_COLUMNS)}"  # noqa: S608 - our own names
+    f" WHERE (SELECT status FROM episodes WHERE id = ?) = '{EpisodeStatus.OPEN}'"
+)
 # A row that is made shorter where it lies leaves a hole in its page, which SQLite keeps. So it moves to the end.
 _DROP = """
     UPDATE calls SET rowid = (SELECT max(rowid) + 1 FROM calls), prompt_ids = x'', completion_ids = x'', logprobs = x'',
@@ -110,13 +112,16 @@ def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
         EpisodeClosedError: the episode closed meanwhile; late results are fenced off.
     """
     episode_id = calls[0].episode_id
-    row = db.execute("SELECT status FROM episodes WHERE id = ?", (episode_id,)).fetchone()
-    status = row["status"] if row else "unknown"
-    if status != EpisodeStatus.OPEN:
-        raise EpisodeClosedError(f"episode {episode_id} is {status}; the call was not recorded")
     now = time.time()
-    rows = [(now, len(call.completion_ids) // 4, *(getattr(call, name) for name in _COLUMNS)) for call in calls]
-    db.executemany(_INSERT, rows)
+    for call in calls:
+        row = (now, len(call.completion_ids) // 4, *msgspec.structs.astuple(call), episode_id)
+        if db.execute(_INSERT, row).rowcount != 1:
+            raise EpisodeClosedError(f"episode {episode_id} is {_status(db, episode_id)}; the call was not recorded")
+
+
+def _status(db: sqlite3.Connection, episode_id: str) -> str:
+    row = db.execute("SELECT status FROM episodes WHERE id = ?", (episode_id,)).fetchone()
+    return row["status"] if row else "unknown"
 
 
 def drop_contents(db: sqlite3.Connection, episode_id: str) -> None:

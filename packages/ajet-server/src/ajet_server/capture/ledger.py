@@ -12,18 +12,16 @@ import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ajet_core.errors import StorageError
-from ajet_server.capture.schema import APPLICATION_ID, migrate, refuse_newer
+from ajet_server.capture.connections import check, connect, open_writer
 
 T = TypeVar("T")
 Statement = Callable[[sqlite3.Connection], T]
-"""Runs in the ledger's thread, inside a transaction."""
-Waiting = Future[Any] | asyncio.Future[Any]
-"""Whoever waits for a statement: a thread, or a task of an event loop."""
-Outcome = tuple[Waiting, Any, Exception | None]
+"""Runs in the ledger's thread, inside a transaction; again if another one of that transaction fails."""
 
 _MAX_WAITING = 1024
 _MAX_GROUP = 256
@@ -42,6 +40,37 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+@dataclass(slots=True, eq=False)
+class _Write:
+    """A statement in the queue.
+
+    Attributes:
+        statement: to run.
+        future: of who waits for it: a thread, or a task of an event loop.
+        then: is handed its result, in the event loop, whether or not somebody still waits.
+    """
+
+    statement: Statement[Any]
+    future: Future[Any] | asyncio.Future[Any]
+    then: Callable[[Any], None] | None = None
+
+    def settle(self, result: Any, problem: Exception | None) -> None:
+        if problem is None and self.then is not None:
+            try:
+                self.then(result)
+            except Exception as error:  # noqa: BLE001 - it goes to whoever waits; here it would stop other writes
+                problem = error
+        if self.future.done():  # who waited was cancelled
+            return
+        if problem is not None:
+            self.future.set_exception(problem)
+        else:
+            self.future.set_result(result)
+
+
+Outcome = tuple[_Write, Any, Exception | None]
+
+
 class Ledger:
     """Opens the ledger file and owns its writer thread.
 
@@ -51,13 +80,13 @@ class Ledger:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._queue: queue.SimpleQueue[tuple[Statement[Any], Waiting] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._slots = asyncio.Semaphore(_MAX_WAITING)
         self._closing = threading.Lock()
         self._closed = False
         try:
-            _check(file)
-            self._writer = _open_writer(file)
+            check(file)
+            self._writer = open_writer(file)
         except (sqlite3.Error, OSError) as error:
             raise StorageError(f"the ledger {file} cannot be used: {error}") from error
         self._quick, self._reader = _Reader(file), _Reader(file)
@@ -69,23 +98,37 @@ class Ledger:
         """The SQLite file."""
         return self._file
 
-    async def write(self, statement: Statement[T]) -> T:
+    async def write(self, statement: Statement[T], then: Callable[[T], None] | None = None) -> T:
         """Runs `statement` in the writer thread and returns its result once it is durable.
 
         A statement that raises is rolled back alone; others of the same commit are not touched by it.
+
+        Args:
+            statement: to run.
+            then: makes the change in memory that mirrors it. It is called as soon as the statement is durable, even if
+                the caller was cancelled; such a cancellation follows after it.
 
         Raises:
             StorageError: the disk refused (full, read-only, failing); nothing of the statement was kept.
         """
         async with self._slots:
-            future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            self._enqueue(statement, future)
-            return await future  # a caller that is cancelled gives up waiting only; the statement is written
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[T] = loop.create_future()
+            write = _Write(statement, future, then)
+            self._enqueue(write)
+            try:
+                return await future
+            except asyncio.CancelledError:  # the caller gives up waiting only; the statement is written
+                if then is not None and future.cancelled():
+                    write.future = again = loop.create_future()
+                    await asyncio.wait({again})
+                    again.exception()  # looked at, for nobody else does
+                raise
 
     def write_now(self, statement: Statement[T]) -> T:
         """The same, blocking: for start-up."""
         future: Future[T] = Future()
-        self._enqueue(statement, future)
+        self._enqueue(_Write(statement, future))
         return future.result()
 
     async def read(self, statement: Statement[T]) -> T:
@@ -118,11 +161,11 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _enqueue(self, statement: Statement[Any], future: Waiting) -> None:
+    def _enqueue(self, write: _Write) -> None:
         with self._closing:
             if self._closed:
                 raise StorageError(f"the ledger {self._file} is closed; nothing was recorded")
-            self._queue.put((statement, future))
+            self._queue.put(write)
 
     def _write_loop(self) -> None:
         closing = False
@@ -139,17 +182,31 @@ class Ledger:
                 group.append(item)
             self._commit(group)
 
-    def _commit(self, group: list[tuple[Statement[Any], Waiting]]) -> None:
+    def _commit(self, group: list[_Write]) -> None:
         outcomes: list[Outcome] = []
         try:
-            self._writer.execute("BEGIN IMMEDIATE")
-            outcomes = [(future, *_run(self._writer, statement)) for statement, future in group]
+            outcomes = self._try_all(group) or self._try_each(group)
             self._writer.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
             failure = StorageError(f"the ledger {self._file} could not be written: {error}; nothing was recorded")
-            outcomes = [(future, None, failure) for _, future in group]
+            outcomes = [(write, None, failure) for write in group]
         _tell(outcomes)
+
+    def _try_all(self, group: list[_Write]) -> list[Outcome] | None:
+        """Runs all statements at the price of none that fails; None if one does, and then nothing was done."""
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            return [(write, write.statement(self._writer), None) for write in group]
+        except sqlite3.OperationalError:
+            raise  # the disk, not the statement
+        except Exception:  # noqa: BLE001 - they begin again, each by itself
+            self._writer.execute("ROLLBACK")
+            return None
+
+    def _try_each(self, group: list[_Write]) -> list[Outcome]:
+        self._writer.execute("BEGIN IMMEDIATE")
+        return [(write, *_run(self._writer, write.statement)) for write in group]
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
@@ -162,7 +219,8 @@ def _tell(outcomes: list[Outcome]) -> None:
     """Lets everybody know; each event loop at once, since waking one is what costs."""
     by_loop: dict[asyncio.AbstractEventLoop | None, list[Outcome]] = {}
     for outcome in outcomes:
-        loop = outcome[0].get_loop() if isinstance(outcome[0], asyncio.Future) else None
+        future = outcome[0].future
+        loop = future.get_loop() if isinstance(future, asyncio.Future) else None
         by_loop.setdefault(loop, []).append(outcome)
     for loop, its in by_loop.items():
         if loop is None:
@@ -173,13 +231,8 @@ def _tell(outcomes: list[Outcome]) -> None:
 
 
 def _settle(outcomes: list[Outcome]) -> None:
-    for future, result, problem in outcomes:
-        if future.done():  # who waited was cancelled
-            continue
-        if problem is not None:
-            future.set_exception(problem)
-        else:
-            future.set_result(result)
+    for write, result, problem in outcomes:
+        write.settle(result, problem)
 
 
 def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any, Exception | None]:
@@ -199,7 +252,7 @@ def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any
 def peek(file: Path, statement: Statement[T]) -> T:
     """Runs one query on a ledger that need not be open here, and cannot change it. Raises `StorageError`."""
     try:
-        with contextlib.closing(_connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+        with contextlib.closing(connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             return statement(connection)
     except sqlite3.Error as error:
         raise StorageError(f"the ledger {file} could not be read: {error}") from error
@@ -211,7 +264,7 @@ class _Reader:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lock = threading.Lock()
-        self._connection = _connect(file)
+        self._connection = connect(file)
 
     def run(self, statement: Statement[T]) -> T:
         with self._lock:
@@ -223,52 +276,3 @@ class _Reader:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
-
-
-def _connect(file: Path | str, *, uri: bool = False) -> sqlite3.Connection:
-    connection = sqlite3.connect(file, isolation_level=None, check_same_thread=False, timeout=30, uri=uri)
-    connection.row_factory = sqlite3.Row
-    return connection
-
-
-def _open_writer(file: Path) -> sqlite3.Connection:
-    connection = _connect(file)
-    try:
-        # Of a file that is there already it changes nothing; `retention.compact` does.
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA foreign_keys = ON")
-        migrate(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _check(file: Path) -> None:
-    """Refuses a file that is corrupted or no ledger of ours, through a connection that cannot write."""
-    if not file.exists() or file.stat().st_size == 0:
-        return
-    with contextlib.closing(_connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
-        try:
-            owner = int(connection.execute("PRAGMA application_id").fetchone()[0])
-            tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
-            problem = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
-        except sqlite3.OperationalError:
-            raise  # it cannot be opened
-        except sqlite3.DatabaseError as error:
-            raise _corrupted(file, error) from error
-        if problem != "ok":
-            raise _corrupted(file, problem)
-        # Without tables, a crash came between the file and its first transaction.
-        if tables and owner != APPLICATION_ID:
-            raise StorageError(f"{file} is not a ledger of ajet; it was not changed. Start with another data folder")
-        refuse_newer(connection)
-
-
-def _corrupted(file: Path, problem: object) -> StorageError:
-    return StorageError(
-        f"the ledger {file} is corrupted ({problem}); it was not changed. Restore it from a copy, or start with "
-        "another data folder"
-    )

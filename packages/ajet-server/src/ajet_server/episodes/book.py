@@ -2,11 +2,43 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ajet_core.config import LimitsConfig
 from ajet_core.episode import EpisodeKind
 from ajet_server.capture.records import CallsSoFar, EpisodeRecord
+
+
+class Closing:
+    """Whether an episode is closed, and who has to know at once. Callbacks are as those of a future."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._callbacks: list[Callable[[Closing], None]] = []
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Tells everybody."""
+        self._is_set = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    def add_done_callback(self, callback: Callable[["Closing"], None]) -> None:
+        """Calls it when it happens, or now if it has happened."""
+        if self._is_set:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def remove_done_callback(self, callback: Callable[["Closing"], None]) -> None:
+        """Does not call it any more."""
+        if callback in self._callbacks:
+            self._callbacks.remove(callback)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -37,7 +69,7 @@ class OpenState:
     reserved: int = 0
     oldest_version: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    closed: Closing = field(default_factory=Closing)
 
     def why_due(self, limits: LimitsConfig) -> str | None:
         """Returns why the episode has to expire now, None while it does not."""

@@ -13,7 +13,7 @@ from ajet_core.episode import EpisodeKind
 from ajet_core.errors import EpisodeClosedError
 from ajet_core.ids import new_call_id
 from ajet_server.capture.calls import CallRecord, WholeCall, insert_calls
-from ajet_server.capture.ledger import Ledger, to_the_end
+from ajet_server.capture.ledger import Ledger
 from ajet_server.conductor import Conductor
 from ajet_server.episodes.book import OpenState
 from ajet_server.episodes.lifecycle import Episodes
@@ -85,7 +85,9 @@ class Answering:
             records = call_records(
                 state.record.id, first_seq, request, origin, prompt, most, started, choices, generated
             )
-            await to_the_end(self._record(claim, session, prompt, choices, records))
+            await self._ledger.write(
+                lambda db: insert_calls(db, records), lambda _: _remember(claim, session, prompt, choices, records)
+            )
         finally:
             self._episodes.renew(state)
         answer = _answer(started, choices, generated)
@@ -164,7 +166,7 @@ class Answering:
     ) -> protocol.Generated:
         """Generates, or stops as soon as the episode is closed: nobody could use the answer."""
         work = self._conductor.supervisor.generate(message, self._job.limits.request_timeout_s, on_sampled)
-        generated = await unless(state.closed.wait(), work)
+        generated = await unless(state.closed, work)
         if generated is None:
             raise EpisodeClosedError(f"episode {state.record.id} was closed while the call ran; nothing was recorded")
         return generated
@@ -172,20 +174,6 @@ class Answering:
     def _builder(self, request: ChatRequest, prompt: Prompt, index: int, call_id: str) -> ChoiceBuilder:
         reader = self._prompts.reader(request, prompt, call_id)
         return ChoiceBuilder(index, call_id, reader, self._prompts.renderer if request.logprobs else None)
-
-    async def _record(
-        self, claim: Claim, session: Session, prompt: Prompt, choices: list[Choice], records: list[CallRecord]
-    ) -> None:
-        await self._ledger.write(lambda db: insert_calls(db, records))
-        state = claim.state
-        for choice in choices:
-            if prompt.prepared is not None:
-                session.continuity.record(choice.call_id, prompt.prepared, choice.token_ids, choice.message())
-        versions = [record.weight_version for record in records]
-        claim.release()  # in one go with the counts, so that no limit counts a call twice
-        state.recorded += len(records)
-        state.sampled += sum(len(choice.token_ids) for choice in choices)
-        state.oldest_version = min(versions if state.oldest_version is None else [*versions, state.oldest_version])
 
     def _room(self, state: OpenState) -> Room:
         limits = self._job.limits
@@ -201,6 +189,19 @@ class Answering:
         if kind is EpisodeKind.EVAL:
             return longest
         return min(longest or self._job.trainer.pack_tokens, self._job.trainer.pack_tokens)
+
+
+def _remember(claim: Claim, session: Session, prompt: Prompt, choices: list[Choice], records: list[CallRecord]) -> None:
+    """Makes recorded calls known to later ones, and counts them. In one go, so that no limit counts a call twice."""
+    state = claim.state
+    for choice in choices:
+        if prompt.prepared is not None:
+            session.continuity.record(choice.call_id, prompt.prepared, choice.token_ids, choice.message())
+    versions = [record.weight_version for record in records]
+    claim.release()
+    state.recorded += len(records)
+    state.sampled += sum(len(choice.token_ids) for choice in choices)
+    state.oldest_version = min(versions if state.oldest_version is None else [*versions, state.oldest_version])
 
 
 def _started(answer_id: str, created: float, request: ChatRequest, prompt: Prompt) -> Started:

@@ -12,9 +12,11 @@ import json
 import re
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from ajet_core.errors import RequestError
 from ajet_server.gateway.render import ChatRenderer

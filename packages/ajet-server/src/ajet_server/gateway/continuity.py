@@ -7,10 +7,10 @@ changes what an earlier call was shown and the job follows it (`history: templat
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from threading import Lock
 
 import numpy as np
+from msgspec.structs import replace
 
 from ajet_core.errors import RequestError
 from ajet_merge import Call, Context, Extension, MergeError, Tracker

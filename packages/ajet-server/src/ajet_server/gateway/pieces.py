@@ -1,16 +1,15 @@
 """Prompts as chains of pieces. Calls that share the beginning of a prompt share its pieces, in memory too."""
 
-from dataclasses import dataclass
 from hashlib import blake2b
 
+import msgspec
 import numpy as np
 
 from ajet_server.gateway.render import ChatRenderer
 from ajet_server.gateway.request import IntIds
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, eq=False):
     """Some text of a prompt, the ids that stand for it, and the piece before it.
 
     Attributes:

@@ -1,7 +1,8 @@
 """What `continuity` finds and remembers: prompts, and calls."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from ajet_merge import Extension
 from ajet_server.gateway.pieces import Piece, joined
@@ -11,8 +12,7 @@ from ajet_server.gateway.shapes import Shape
 How = Literal["fresh", "extended", "forked"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, eq=False):
     """Where a prompt stands among the calls of its attempt; for `Continuity` only.
 
     Attributes:
@@ -35,8 +35,7 @@ class Place:
         return joined(*(self.piece.all_ids() if self.piece else []))
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, eq=False):
     """What a request goes on from.
 
     Attributes:
@@ -51,8 +50,7 @@ class Found:
     new: int
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True, eq=False):
     """A prompt, ready for the engine.
 
     Attributes:
@@ -87,8 +85,7 @@ class Prepared:
         return self.found.conversation
 
 
-@dataclass(frozen=True, slots=True)
-class PastCall:
+class PastCall(msgspec.Struct, frozen=True):
     """A recorded call, as `Continuity.restore` needs it.
 
     Attributes:
@@ -108,8 +105,7 @@ class PastCall:
     response: Message
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Recorded:
+class Recorded(msgspec.Struct, frozen=True, eq=False):
     """A call: its prompt, and what it said, in which ids (forced ones included) and with which end of turn."""
 
     call_id: str

@@ -3,9 +3,9 @@
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 
+import msgspec
 import numpy as np
 
 from ajet_core.config import GatewayConfig
@@ -23,8 +23,7 @@ _AT_ONCE = 20_000
 """Characters. Where more is new, it is rendered in a thread, so that others are answered meanwhile."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True, eq=False):
     """A prompt, ready for the engine.
 
     Attributes:

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer
 
 from ajet_core.errors import ConfigError, RequestError
 from ajet_server.gateway.request import IntIds, Message, Tool
+from ajet_server.gateway.segments import Segments
 from ajet_server.models.folder import ModelFolder
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -58,8 +59,8 @@ class ChatRenderer:
         self._names = {name: text for name, text in names.items() if text is not None}
         self.syntax, self._template = _compile(folder.chat_template)
         self.anchors = _anchors(self.tokenizer)
-        self._anchor_texts = {token_id: text for text, token_id in self.anchors.items()}
         self._anchors = tuple(self.anchors)
+        self._segments = Segments(self.tokenizer, self.anchors)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> str:
         """Returns the conversation and the opening of the assistant's turn, as text.
@@ -82,7 +83,7 @@ class ChatRenderer:
 
     def encode(self, text: str) -> IntIds:
         """Returns i32[n]: a text as ids, by itself. Text that spells a special token is that token. Errors as `cut`."""
-        return np.asarray(self._plain_ids(text), dtype=np.int32)
+        return self._segments.ids([text])[0]
 
     def cut(self, text: str, after: str = "") -> list[Cut]:
         """Returns a text that follows the special token `after` in two cuts: the second begins at its last anchor.
@@ -92,30 +93,19 @@ class ChatRenderer:
         Raises:
             RequestError: the text holds half a character.
         """
-        plain, first = self._plain_ids(after + text), 1 if after else 0
-        ids = np.asarray(plain, dtype=np.int32)
-        for index in range(len(plain) - 1, first, -1):
-            anchor = self._anchor_texts.get(plain[index])
-            if anchor is not None:
-                start = text.rfind(anchor)  # found wherever it is written, so the last of both is the same
-                return [Cut(text[:start], ids[first:index]), Cut(text[start:], ids[index:])]
-        return [Cut(text, ids[first:])]
+        segments = self._segments.split(text)
+        if after and not self.begins_with_anchor(text, 0):
+            first, *rest = self._segments.ids([after + segments[0], *segments[1:]])
+            ids = [first[1:], *rest]
+        else:
+            ids = self._segments.ids(segments)
+        if len(segments) == 1:
+            return [Cut(text, ids[0])]
+        return [Cut(text[: -len(segments[-1])], np.concatenate(ids[:-1])), Cut(segments[-1], ids[-1])]
 
     def begins_with_anchor(self, text: str, start: int) -> bool:
         """Whether an anchor begins at `start`, so that what follows may be tokenized alone."""
         return text.startswith(self._anchors, start)
-
-    def _plain_ids(self, text: str) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            half = text[error.start].encode("unicode_escape").decode()
-            raise RequestError(
-                f"messages: a text holds {half}, half of a character that JSON writes as two; send both, or none",
-                field="messages",
-            ) from error
-        # Of one text; unlike `encode`, it does not find out which characters each token stands for.
-        return self.tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
     def text_with_special(self, token_ids: Sequence[int] | IntIds) -> str:
         """Returns the text of ids, special tokens included."""

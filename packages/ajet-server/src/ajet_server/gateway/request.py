@@ -12,9 +12,9 @@ A message is a dict as chat templates know it, in one normal form:
 A tool is {"type": "function", "function": {"name", "description"?, "parameters"?: JSON schema, "strict"?}}.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -24,8 +24,7 @@ IntIds: TypeAlias = npt.NDArray[np.int32]
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTool:
+class NamedTool(msgspec.Struct, frozen=True):
     """The model has to call this tool."""
 
     name: str
@@ -34,8 +33,7 @@ class NamedTool:
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True):
     """Messages to continue, and the tools that may be called.
 
     Attributes:
@@ -51,22 +49,19 @@ class Conversation:
     parallel_tool_calls: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RawPrompt:
+class RawPrompt(msgspec.Struct, frozen=True):
     """A prompt that no template is put around: text, or ids as they are."""
 
     content: str | IntIds
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseFormat:
+class ResponseFormat(msgspec.Struct, frozen=True):
     """What the answer's text has to be: any JSON object, or one of a schema."""
 
     schema: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
+class ChatRequest(msgspec.Struct, frozen=True):
     """What to continue, and how to sample.
 
     Attributes:
@@ -101,11 +96,10 @@ class ChatRequest:
     logprobs: bool = False
     top_logprobs: int = 0
     return_token_ids: bool = False
-    labels: dict[str, Any] = field(default_factory=dict[str, Any])
+    labels: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, frozen=True):
     """A call that the model made.
 
     Attributes:
@@ -119,8 +113,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(msgspec.Struct, frozen=True):
     """One sampled token.
 
     Attributes:
@@ -136,8 +129,7 @@ class TokenLogprob:
     top: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True):
     """What a choice grew by. The deltas of a choice put together are its `Choice`.
 
     Attributes:
@@ -157,8 +149,7 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """The first item of a stream: what is known of the answer before its end.
 
     It comes together with the first delta: until then nothing is sent, so an error has an HTTP status of its own.
@@ -178,8 +169,7 @@ class Started:
     prompt_ids: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One finished completion.
 
     Attributes:
@@ -221,8 +211,7 @@ class Choice:
         return message
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A finished request. All of it is durable.
 
     Attributes:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from contextlib import closing, contextmanager
+from typing import Any, Literal, TypeAlias
 
 from ajet_core.errors import UnavailableError
 from ajet_server.gateway.request import Answer, Delta, Item, Started
+from ajet_server.gateway.waiting import unless
 
 Emit: TypeAlias = Callable[[Started | Delta], None]
 
@@ -15,12 +16,17 @@ class Run:
     """One request being answered. Several may wait for it: an SDK that tries again while its first try still runs.
 
     It is cancelled when the last of them leaves.
+
+    Args:
+        work: is given what to call as the answer grows.
+        over: called with the run when the work has ended, in whatever way.
     """
 
-    def __init__(self, work: Callable[[Emit], Coroutine[Any, Any, Answer]]) -> None:
+    def __init__(self, work: Callable[[Emit], Coroutine[Any, Any, Answer]], over: Callable[["Run"], None]) -> None:
         self._items: list[Started | Delta] = []
         self._grown = asyncio.Event()
         self._waiting = 0
+        self._over = over
         self._task = asyncio.create_task(work(self._emit))
         self._task.add_done_callback(self._on_done)
 
@@ -38,10 +44,17 @@ class Run:
         """Waits until the work ended, in whatever way."""
         await asyncio.wait({self._task})
 
-    async def answer(self) -> Answer:
-        """Waits for the whole answer, and raises what the work raised; `UnavailableError` if it was given up."""
-        with self._joined():
-            return await asyncio.shield(self._task)
+    async def answer(self, left: Coroutine[Any, Any, Literal[True]]) -> Answer | None:
+        """Waits for the whole answer, and raises what the work raised; `UnavailableError` if it was given up.
+
+        Args:
+            left: ends when whoever waits has left.
+
+        Returns:
+            None if `left` ended first.
+        """
+        with closing(left), self._joined():
+            return None if await unless(self._task, left) else self._task.result()
 
     async def items(self) -> AsyncGenerator[Item]:
         """Yields every item from the first on, the answer last. Raises as `answer` does."""
@@ -65,6 +78,7 @@ class Run:
         if not task.cancelled():
             task.exception()  # looked at, for when nobody waits any more
         self._grown.set()
+        self._over(self)
 
     @contextmanager
     def _joined(self) -> Generator[None]:

@@ -1,7 +1,5 @@
 """From what an agent asks for to what the engine is told, within the bounds of model, job and episode."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from ajet_core.errors import BudgetError, PromptTooLongError, RequestError, UnavailableError
@@ -11,8 +9,7 @@ from ajet_server.worker import protocol
 _SEEDS = 2**63
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(msgspec.Struct, frozen=True):
     """How much a call may sample.
 
     Attributes:

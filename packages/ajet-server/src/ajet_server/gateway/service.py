@@ -67,13 +67,18 @@ class Gateway:
                 return running
             lost = self._lost_answer(state, session, origin)
             if lost:
-                return Run(lambda emit: self._answering.replay(request, lost, emit if stream else None))
+                return Run(lambda emit: self._answering.replay(request, lost, emit if stream else None), _nothing)
         self._conductor.require_serving()
         self._check_budget(state, request)
         claim = Claim(state, request.n)
-        run = Run(lambda emit: self._answering.serve(claim, session, request, origin, emit if stream else None))
-        run.task.add_done_callback(lambda _: claim.release())
-        return session.add(origin, run)
+
+        def over(run: Run) -> None:
+            claim.release()
+            session.forget(origin, run)
+
+        run = Run(lambda emit: self._answering.serve(claim, session, request, origin, emit if stream else None), over)
+        session.running.setdefault(origin.digest, run)
+        return run
 
     def delivered(self, state: OpenState, answer: Answer) -> None:
         """Notes that an answer was sent to the end: a later equal request, tried again too, asks for another."""
@@ -145,6 +150,10 @@ class Gateway:
 
     def _calls(self, state: OpenState) -> list[WholeCall]:
         return self._ledger.read_now(lambda db: whole_calls(db, state.record.id))
+
+
+def _nothing(run: Run) -> None:
+    """Of a replay nobody needs to know that it is over."""
 
 
 async def _first_try(session: Session, origin: Origin) -> Run | None:

@@ -3,13 +3,14 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+import msgspec
+
 from ajet_server.episodes.book import OpenState
 from ajet_server.gateway.continuity import Continuity
 from ajet_server.gateway.runs import Run
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """How a request came.
 
     Attributes:
@@ -58,7 +59,7 @@ class Session:
 
     Attributes:
         continuity: its calls as token ids.
-        running: requests that are being answered, by digest.
+        running: requests that are being answered, by digest; of equal ones that run at once, the first.
         asked: how many requests came since the server started, by digest; their retries are not counted.
         delivered: ids of answers that were sent to the end.
     """
@@ -68,12 +69,7 @@ class Session:
     asked: Counter[bytes] = field(default_factory=Counter[bytes])
     delivered: set[str] = field(default_factory=set[str])
 
-    def add(self, origin: Origin, run: Run) -> Run:
-        """Makes a run known to retries while it lasts; of equal requests that run at once, the first."""
-        self.running.setdefault(origin.digest, run)
-        run.task.add_done_callback(lambda _: self._forget(origin, run))
-        return run
-
-    def _forget(self, origin: Origin, run: Run) -> None:
+    def forget(self, origin: Origin, run: Run) -> None:
+        """Takes a run that is over out of `running`."""
         if self.running.get(origin.digest) is run:
             del self.running[origin.digest]

@@ -1,18 +1,27 @@
 """Work that nobody waits for any more is cancelled."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
 
-async def unless(event: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T | None:
-    """Awaits `work`, or cancels it and returns None as soon as `event` ends.
+class Event(Protocol):
+    """What tells when it has happened, as tasks and futures do."""
 
-    `work` runs in the caller's own task: of every call that is waited for, one more would be felt.
+    def add_done_callback(self, callback: Callable[[Any], None], /) -> None: ...
+
+    def remove_done_callback(self, callback: Callable[[Any], None], /) -> object: ...
+
+
+async def unless(event: Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Awaits `work`, or cancels it and returns None as soon as `event` has happened.
+
+    No task is made for it: of every call that is waited for, one more would be felt.
     """
-    watch = _Watch(event, _current_task())
+    watch = _Watch(_current_task())
+    event.add_done_callback(watch.cancel)
     try:
         return await work
     except asyncio.CancelledError:
@@ -20,21 +29,22 @@ async def unless(event: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T
             return None
         raise
     finally:
-        watch.watcher.cancel()
+        watch.over = True  # it may be on its way
+        event.remove_done_callback(watch.cancel)
 
 
 class _Watch:
     """Cancels a task when something has happened."""
 
-    def __init__(self, event: Coroutine[Any, Any, object], task: asyncio.Task[Any]) -> None:
+    def __init__(self, task: asyncio.Task[Any]) -> None:
         self.task = task
         self.happened = False
-        self.watcher = asyncio.create_task(self._wait(event))
+        self.over = False
 
-    async def _wait(self, event: Coroutine[Any, Any, object]) -> None:
-        await event
-        self.happened = True
-        self.task.cancel()
+    def cancel(self, _: object) -> None:
+        if not self.over:
+            self.happened = True
+            self.task.cancel()
 
 
 def _current_task() -> asyncio.Task[Any]:

@@ -49,7 +49,8 @@ class Metrics:
 
     def malformed(self, count: int) -> None:
         """Counts tool calls that could not be read."""
-        self._malformed.inc(count)
+        if count:
+            self._malformed.inc(count)
 
     def replayed(self) -> None:
         """Counts one retry that was answered from the ledger."""

@@ -11,6 +11,7 @@ functions in a thread beside it.
 """
 
 import hmac
+from functools import lru_cache
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -110,10 +111,12 @@ async def refuse_web_pages(request: Request, server: ServerDep) -> None:
     origin, host = request.headers.get("origin"), request.headers.get("host", "")
     if origin is not None and origin.split("://", 1)[-1] != host:
         raise ForbiddenError(f"requests from the web origin {origin!r} are refused")
-    if server.settings.is_loopback and _host_name(host) not in {*_LOOPBACK_NAMES, server.settings.host}:
-        raise ForbiddenError(f"this server listens on {server.settings.host}; the host {host!r} is refused")
+    settings = server.settings
+    if settings.is_loopback and (name := _host_name(host)) not in _LOOPBACK_NAMES and name != settings.host:
+        raise ForbiddenError(f"this server listens on {settings.host}; the host {host!r} is refused")
 
 
+@lru_cache
 def _host_name(host: str) -> str:
     """`Host` without its port, and an IPv6 address without its brackets."""
     try:

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -19,7 +18,8 @@ from ajet_server.gateway.runs import Run
 from ajet_server.gateway.service import Gateway
 from ajet_server.gateway.session import Origin
 from ajet_server.routes.access import refuse_web_pages, require_episode, server_of
-from ajet_server.routes.disconnect import CLIENT_GONE, unless_disconnected
+from ajet_server.routes.disconnect import CLIENT_GONE, disconnected, unless_disconnected
+from ajet_server.routes.limits import read_body
 
 _RETRY_COUNT = "x-stainless-retry-count"
 """Header of the official SDKs of OpenAI and Anthropic, and of all that build on them."""
@@ -49,8 +49,7 @@ class Dialect(Protocol):
     def failure(self, error: AjetError, /) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """A request of an open episode.
 
     Attributes:
@@ -75,11 +74,12 @@ async def read(request: Request, dialect: str) -> Asked:
         ForbiddenError: a web page asks.
         KeyRefusedError, EpisodeClosedError: the key is not that of an open episode.
         RequestError: the body is not JSON.
+        HTTPException, ClientDisconnect: it is too long, or not whole.
     """
     server = await server_of(request)
     await refuse_web_pages(request, server)
     state = await require_episode(request, server)
-    body = await request.body()
+    body = await read_body(request, server.settings.max_request_bytes)
     try:
         raw: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
@@ -107,7 +107,7 @@ def as_json(body: object, background: BackgroundTask | None = None) -> Response:
 
 
 async def _whole(asked: Asked, dialect: Dialect, parsed: Parsed, run: Run) -> Response:
-    answer = await unless_disconnected(asked.request, run.answer())
+    answer = await run.answer(disconnected(asked.request))
     if answer is None:
         return Response(status_code=CLIENT_GONE)
 

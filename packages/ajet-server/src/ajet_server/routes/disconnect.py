@@ -1,7 +1,8 @@
 """What a client asked for ends when it leaves."""
 
+import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from fastapi import Request
 
@@ -15,10 +16,16 @@ CLIENT_GONE = 499
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T | None:
     """Awaits `work`, or cancels it and returns None when the client has left. The body must have been read."""
-    return await unless(_disconnected(request), work)
+    watch = asyncio.create_task(disconnected(request))
+    try:
+        return await unless(watch, work)
+    finally:
+        watch.cancel()
 
 
-async def _disconnected(request: Request) -> None:
+async def disconnected(request: Request) -> Literal[True]:
+    """Waits until the client has left. The body must have been read."""
     # After the body, the next thing that a server tells of a request is that its client has left.
     while (await request.receive())["type"] != "http.disconnect":
         continue
+    return True

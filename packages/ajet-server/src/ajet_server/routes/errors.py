@@ -70,7 +70,11 @@ def _encodable(value: object) -> object:
 
 
 async def _on_bug(request: Request, error: Exception) -> JSONResponse:
-    """A mistake of ours: the traceback goes to the log (starlette raises it again), the caller gets a sentence."""
+    return bug_response(request, error)
+
+
+def bug_response(request: Request, error: Exception) -> JSONResponse:
+    """A mistake of ours: the traceback goes to the log (it is raised again), the caller gets a sentence."""
     message = f"{request.method} {request.url.path}: a mistake in the server ({type(error).__name__}); see its log"
     return _respond(request, {"code": "internal", "message": message, "field": None}, 500, {})
 

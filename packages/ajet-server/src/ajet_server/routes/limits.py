@@ -5,7 +5,7 @@ Starlette counts the bytes of a body that comes in chunks, and would answer the 
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ajet_server.routes.errors import http_error_response
@@ -18,6 +18,33 @@ def too_long(max_bytes: int) -> HTTPException:
     return HTTPException(413, f"the body is longer than {max_bytes} bytes")
 
 
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Returns the whole body.
+
+    Raises:
+        HTTPException: it is too long, as it says (then not a byte of it is read) or as it turns out.
+        ClientDisconnect: the client left before its end.
+    """
+    if _is_too_long(request.headers.get("content-length", ""), max_bytes):
+        raise too_long(max_bytes)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > max_bytes:
+            raise too_long(max_bytes)
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _is_too_long(announced: str, max_bytes: int) -> bool:
+    return announced.isdigit() and (len(announced) > _DIGITS or int(announced) > max_bytes)
+
+
 class AnnouncedLengthMiddleware:
     """Answers 413 before a byte of the body is read."""
 
@@ -26,11 +53,9 @@ class AnnouncedLengthMiddleware:
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._is_too_long(Headers(scope=scope).get("content-length", "")):
+        announced = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
+        if _is_too_long(announced, self._max_bytes):
             response = http_error_response(Request(scope), too_long(self._max_bytes))
             await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-    def _is_too_long(self, length: str) -> bool:
-        return length.isdigit() and (len(length) > _DIGITS or int(length) > self._max_bytes)

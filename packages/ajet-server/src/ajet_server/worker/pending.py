@@ -69,6 +69,15 @@ class PendingCall:
         self.settled = True
         self.fail(error)
 
+    def time_out(self, after_s: float) -> None:
+        """Ends the call because it took too long."""
+        where = "running" if self.sent else "waiting for the engine"
+        self.fail(
+            UnavailableError(
+                f"the call was still {where} after {after_s:g} s (limits.request_timeout_s)", retry_after_s=5.0
+            )
+        )
+
     def fail(self, error: Exception) -> None:
         """Ends the call with an error."""
         if not self.answer.done():

@@ -11,10 +11,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ajet_core.errors import EngineFailedError
+from ajet_server.joined_writes import JoinedWrites
 from ajet_server.worker import protocol
 from ajet_server.worker.protocol import FromWorker, ToWorker
 
 _KILL_AFTER_S = 5.0
+_MOST_READ = 1 << 20
+"""Bytes at a time."""
 _ENVIRONMENT = {"GOMP_SPINCOUNT": "20000"}
 """torch's OpenMP threads wait for each other by spinning, by default for milliseconds. On a machine with any other busy
 process, an update then takes ten times as long; at this count it does not, and alone it is as fast."""
@@ -39,6 +42,7 @@ class WorkerProcess:
         self._process = process
         self._stream = stream
         self._writer = writer
+        self._joined = JoinedWrites(writer.transport, asyncio.get_running_loop())
         self._failure: protocol.Failed | None = None
         self._killed_because: str | None = None
         self.lost: asyncio.Future[EngineFailedError] = asyncio.get_running_loop().create_future()
@@ -76,7 +80,7 @@ class WorkerProcess:
         """Sends a message. A worker that is gone is not an error here: `lost` tells."""
         if self.lost.done():
             return
-        self._writer.write(protocol.frame(message))
+        self._joined.write(protocol.frame(message))
         try:
             await self._writer.drain()
         except ConnectionError:
@@ -100,25 +104,26 @@ class WorkerProcess:
 
     async def _read(self, on_message: Callable[[FromWorker], None]) -> None:
         try:
-            while True:
-                (length,) = protocol.HEADER.unpack(await self._stream.readexactly(protocol.HEADER.size))
-                if length > protocol.MAX_FRAME:
-                    self.kill(f"it sent a frame of {length} bytes")
-                    break
-                message = protocol.read_from_worker(await self._stream.readexactly(length))
-                self.heard_at = time.monotonic()
-                if isinstance(message, protocol.Failed) and message.request_id is None:
-                    self._failure = message
-                else:
-                    on_message(message)
-        except (asyncio.IncompleteReadError, ConnectionError):
+            buffer = bytearray()
+            while received := await self._stream.read(_MOST_READ):
+                buffer += received
+                for body in protocol.take_frames(buffer):
+                    self._hear(protocol.read_from_worker(body), on_message)
+        except ConnectionError:
             pass  # the stream ends with the process, whose exit says more
-        except msgspec.MsgspecError as error:
+        except (protocol.FrameError, msgspec.MsgspecError) as error:
             self.kill(f"it sent what is no message: {error}")
         finally:
             code = await self._process.wait()
             self._writer.close()
             self.lost.set_result(self._why(code))
+
+    def _hear(self, message: FromWorker, on_message: Callable[[FromWorker], None]) -> None:
+        self.heard_at = time.monotonic()
+        if isinstance(message, protocol.Failed) and message.request_id is None:
+            self._failure = message
+        else:
+            on_message(message)
 
     def _why(self, code: int) -> EngineFailedError:
         if self._killed_because:

@@ -195,6 +195,27 @@ _to_worker = msgspec.msgpack.Decoder(ToWorker)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 
 
+class FrameError(Exception):
+    """The stream is broken."""
+
+
+def take_frames(buffer: bytearray) -> list[bytes]:
+    """Takes the bodies of all whole frames off the beginning of a buffer. Raises `FrameError` for one too long."""
+    bodies: list[bytes] = []
+    begin = 0
+    while len(buffer) >= begin + HEADER.size:
+        (length,) = HEADER.unpack_from(buffer, begin)
+        if length > MAX_FRAME:
+            raise FrameError(f"a frame of {length} bytes")
+        end = begin + HEADER.size + length
+        if len(buffer) < end:
+            break
+        bodies.append(bytes(buffer[begin + HEADER.size : end]))
+        begin = end
+    del buffer[:begin]
+    return bodies
+
+
 def frame(message: ToWorker | FromWorker) -> bytes:
     """Encodes one message with its length in front."""
     body = _encoder.encode(message)

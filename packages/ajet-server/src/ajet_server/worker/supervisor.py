@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ajet_core.errors import AjetError, EngineFailedError, UnavailableError, from_wire
+from ajet_core.errors import AjetError, EngineFailedError, from_wire
 from ajet_server.worker import protocol
 from ajet_server.worker.pending import OnSampled, PendingCall
 from ajet_server.worker.process import WORKER_COMMAND, WorkerProcess
@@ -111,16 +111,13 @@ class Supervisor:
         """
         pending = PendingCall(message, on_sampled)
         self._pending[message.request_id] = pending
+        deadline = asyncio.get_running_loop().call_later(timeout_s, pending.time_out, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._flush()
-                return await pending.answer
-        except TimeoutError:
-            where = "running" if pending.sent else "waiting for the engine"
-            raise UnavailableError(
-                f"the call was still {where} after {timeout_s:g} s (limits.request_timeout_s)", retry_after_s=5.0
-            ) from None
+            if self._gate_open:
+                await self._send(pending)
+            return await pending.answer
         finally:
+            deadline.cancel()
             self._pending.pop(message.request_id, None)
             self._note_idle()
             if pending.to_be_cancelled and self._process:
@@ -210,19 +207,22 @@ class Supervisor:
 
     async def _flush(self) -> None:
         process = self._process
-        if not self._gate_open or process is None or process.lost.done():
-            return
         for call_id, pending in list(self._pending.items()):
             # Each sending may wait, and meanwhile a caller may leave or the gate may close.
             if not self._gate_open or self._process is not process:
                 return
-            if pending.sent or pending.answer.done() or call_id not in self._pending:
-                continue
-            if self.in_worker == 0:
-                process.heard_at = time.monotonic()  # an idle worker says nothing; its silence counts from here
-            pending.sent = True
-            self._idle.clear()
-            await process.send(pending.message)
+            if call_id in self._pending:
+                await self._send(pending)
+
+    async def _send(self, pending: PendingCall) -> None:
+        process = self._process
+        if process is None or process.lost.done() or pending.sent or pending.answer.done():
+            return
+        if self._idle.is_set():
+            process.heard_at = time.monotonic()  # an idle worker says nothing; its silence counts from here
+        pending.sent = True
+        self._idle.clear()
+        await process.send(pending.message)
 
     async def _recall(self) -> None:
         if self._process is None:
@@ -270,5 +270,5 @@ class Supervisor:
         self._note_idle()
 
     def _note_idle(self) -> None:
-        if self.in_worker == 0:
+        if not any(pending.sent for pending in self._pending.values()):
             self._idle.set()

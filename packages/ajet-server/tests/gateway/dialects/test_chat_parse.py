@@ -70,7 +70,7 @@ def test_the_least_request() -> None:
 )
 def test_accepted_fields(fields: dict[str, Any], found: dict[str, Any]) -> None:
     request, least = parse(body(**fields)).request, parse(body()).request
-    for name in ChatRequest.__dataclass_fields__:
+    for name in ChatRequest.__struct_fields__:
         assert getattr(request, name) == found.get(name, getattr(least, name))
 
 

@@ -49,7 +49,7 @@ def test_a_prompt_of_ids(prompt: Any) -> None:
 )
 def test_accepted_fields(fields: dict[str, Any], found: dict[str, Any]) -> None:
     request, least = asked(**fields).request, asked().request
-    for name in ChatRequest.__dataclass_fields__:
+    for name in ChatRequest.__struct_fields__:
         assert getattr(request, name) == found.get(name, getattr(least, name))
 
 

@@ -74,7 +74,7 @@ def test_the_least_request() -> None:
 )
 def test_accepted_fields(sent: dict[str, Any], found: dict[str, Any]) -> None:
     request, least = parse(**sent).request, parse().request
-    for name in ChatRequest.__dataclass_fields__:
+    for name in ChatRequest.__struct_fields__:
         assert getattr(request, name) == found.get(name, getattr(least, name))
 
 

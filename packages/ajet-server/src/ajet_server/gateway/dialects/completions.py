@@ -4,10 +4,10 @@ Beyond OpenAI's API: `top_k`, and `return_token_ids`, which adds `prompt_token_i
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
+from msgspec.structs import replace
 from pydantic import Field, WithJsonSchema
 
 from ajet_core.errors import RequestError

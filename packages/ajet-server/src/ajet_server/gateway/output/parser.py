@@ -75,6 +75,8 @@ class AnswerParser:
 
     def feed(self, text: str) -> None:
         """Takes more text."""
+        if not text:
+            return
         self._buffer += text
         self._fed += len(text)
         while self._state(False):

@@ -3,8 +3,9 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from ajet_server.gateway.output.parser import AnswerParser
 from ajet_server.gateway.output.stops import StopFilter
@@ -12,8 +13,7 @@ from ajet_server.gateway.output.tokens import TextDecoder, TokenTexts
 from ajet_server.gateway.request import FinishReason, ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """What a completion grew by. The pieces of a completion put together are its `Summary`.
 
     Attributes:
@@ -29,8 +29,7 @@ class Piece:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True):
     """A finished completion.
 
     Attributes:
@@ -66,6 +65,7 @@ class OutputReader:
         self._texts = texts
         self._decoder = TextDecoder(texts, begins=not opening)
         self._stop = StopFilter(stops)
+        self._has_stops = bool(stops)
         self._parser = parser
         self._parser.feed(opening)
         self._length = len(opening)
@@ -75,8 +75,9 @@ class OutputReader:
 
     def push(self, ids: Sequence[int]) -> Piece:
         """Takes the ids sampled next; returns what they made certain."""
-        self._parser.feed("".join([self._read(token_id) for token_id in ids]))
-        while self._unsettled and self._unsettled[0] <= self._parser.done:
+        self._parser.feed("".join(self._texts_of(ids)))
+        done = self._parser.done
+        while self._unsettled and self._unsettled[0] <= done:
             self._unsettled.popleft()
         return self._piece()
 
@@ -94,6 +95,20 @@ class OutputReader:
         self._unsettled.clear()
         last = self._piece()
         return last, self._summary(reason)
+
+    def _texts_of(self, ids: Sequence[int]) -> list[str]:
+        """Returns what these ids make certain. Those that are whole characters and nothing else are read at once."""
+        texts = [self._read(token_id) for token_id in ids[: self._decoder.begins]]
+        if not (self._has_stops or self._decoder.pending):
+            for text in map(self._texts.whole.get, ids[len(texts) :]):
+                if text is None:
+                    break
+                self._begins.append(self._length)
+                self._length += len(text)
+                self._unsettled.append(self._length)
+                texts.append(text)
+        texts += [self._read(token_id) for token_id in ids[len(texts) :]]
+        return texts
 
     def _read(self, token_id: int) -> str:
         """Returns the text that this id makes certain. Stop strings are looked for id by id, as the engine does."""

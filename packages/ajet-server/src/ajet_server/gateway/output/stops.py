@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 def unfinished(text: str, literals: Sequence[str]) -> int:
     """Returns how many characters at the end of `text` may be the beginning of a literal; whole ones do not count."""
-    longest = max(map(len, literals), default=1) - 1
+    if not literals:
+        return 0
+    longest = max(map(len, literals)) - 1
     firsts = {literal[0] for literal in literals}
     for at in range(max(len(text) - longest, 0), len(text)):
         if text[at] in firsts:

@@ -33,7 +33,7 @@ class TokenTexts:
 
     Attributes:
         special: ids that are mostly no text.
-        whole: what was asked for so far and is whole characters, as text.
+        whole: what was asked for so far and is whole characters, as text; special ones are not among it.
     """
 
     def __init__(self, tokenizer: Tokenizer, eos_ids: Collection[int]) -> None:
@@ -62,8 +62,9 @@ class TokenTexts:
         found = self._known.get(token_id)
         if found is None:
             found = self._known[token_id] = self._look_up(token_id)
-            with suppress(UnicodeDecodeError):
-                self.whole[token_id] = found.decode()
+            if token_id not in self.special:
+                with suppress(UnicodeDecodeError):
+                    self.whole[token_id] = found.decode()
         return found
 
     def first(self, token_id: int) -> bytes:
@@ -106,22 +107,23 @@ class TextDecoder:
 
     Attributes:
         pending: whether a character has begun that is not whole.
+        begins: whether the next token begins a text.
     """
 
     def __init__(self, texts: TokenTexts, *, begins: bool) -> None:
         self._texts = texts
-        self._begins = begins
+        self.begins = begins
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self.pending = False
 
     def push(self, token_id: int) -> str:
         """Returns the characters that this token makes whole."""
-        if not (self.pending or self._begins):
+        if not (self.pending or self.begins):
             whole = self._texts.whole.get(token_id)
             if whole is not None:
                 return whole
-        raw = self._texts.first(token_id) if self._begins else self._texts.raw(token_id)
-        self._begins = False
+        raw = self._texts.first(token_id) if self.begins else self._texts.raw(token_id)
+        self.begins = False
         text = self._utf8.decode(raw)
         self.pending = self._utf8.getstate()[0] != b""
         return text

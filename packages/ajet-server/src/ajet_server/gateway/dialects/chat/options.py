@@ -1,8 +1,8 @@
 """What Chat Completions and Completions are asked alike: how to sample, and how to answer."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import ConfigDict, Field
 
 from ajet_core.errors import RequestError
@@ -13,8 +13,7 @@ OFF: dict[str, tuple[Any, ...]] = {"presence_penalty": (0, 0.0), "frequency_pena
 """Fields of both that are not served, with the values that ask for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(msgspec.Struct, frozen=True):
     """A body that was understood.
 
     Attributes:

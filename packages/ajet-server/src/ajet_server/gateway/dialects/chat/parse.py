@@ -1,8 +1,8 @@
 """Reads the body of Chat Completions."""
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+from msgspec.structs import replace
 from pydantic import Field, WithJsonSchema
 
 from ajet_core.errors import RequestError
