@@ -1,9 +1,11 @@
 """The FastAPI app and the process around it."""
 
 import gc
+import logging
 import os
 import resource
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -18,8 +20,11 @@ from ajet_server.routes.direct import DirectMiddleware
 from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
 from ajet_server.settings import ServerSettings
+from ajet_server.tls import open_tls
 from ajet_server.wiring import Server
 from ajet_server.worker.process import WORKER_COMMAND
+
+log = logging.getLogger("ajet.server")
 
 _GRACEFUL_S = 5
 _BACKLOG = 2048
@@ -80,28 +85,37 @@ def serve(
         worker_command: starts a worker process; see `Server`.
 
     Raises:
-        ConfigError: the port is taken, the address cannot be bound, or the job is wrong.
+        ConfigError: the port is taken, the address cannot be bound, or the job or a TLS file is wrong.
         StorageError: the data folder is in use or corrupted.
     """
     files = _allow_files()
     # A prompt is one text: handing it to a pool of threads only costs.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tls = open_tls(settings.tls) if settings.tls else None
     with _bind(settings) as listener:
         server = Server(settings, worker_command)
-        url = _url(settings.host, listener.getsockname()[1])
+        url = _url("https" if tls else "http", settings.host, listener.getsockname()[1])
         config = uvicorn.Config(
             build_app(server),
             log_level="warning",
             timeout_graceful_shutdown=_GRACEFUL_S,
             timeout_keep_alive=75,
             limit_concurrency=files - _OWN_FILES,
+            ssl_context_factory=_factory(tls),
         )
         http = _HttpServer(config, server)
         server.on_shutdown = lambda: setattr(http, "should_exit", True)
         server.data_dir.announce(url)
         on_listening(url)
+        if tls is None and not settings.is_loopback:
+            log.warning("%s is clear text: who is on the way reads keys and prompts; see --tls-cert", url)
         _spare_the_collector()
         http.run(sockets=[listener])
+
+
+def _factory(tls: ssl.SSLContext | None) -> Callable[[uvicorn.Config, object], ssl.SSLContext] | None:
+    """What uvicorn asks for a context that is made already."""
+    return None if tls is None else lambda *_: tls
 
 
 def _spare_the_collector() -> None:
@@ -138,7 +152,7 @@ def _bind(settings: ServerSettings) -> socket.socket:
     return listener
 
 
-def _url(host: str, port: int) -> str:
+def _url(scheme: str, host: str, port: int) -> str:
     # Whoever listens everywhere is found on loopback by those on the same machine.
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - an address to recognise, not to bind
-    return f"http://{everywhere.get(host, f'[{host}]' if ':' in host else host)}:{port}"
+    return f"{scheme}://{everywhere.get(host, f'[{host}]' if ':' in host else host)}:{port}"

@@ -17,6 +17,8 @@ from ajet_core.wire import StatusView
 _DEFAULT_DIR = Path(".ajet")
 _ANSWER_TIMEOUT_S = 5.0
 
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
 _data_dir = click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -31,6 +33,18 @@ _token = click.option(
 )
 
 
+_ca = click.option(
+    "--ca", "ca_file", type=_FILE, envvar="AJET_CA", help="Authorities that may vouch for an HTTPS server (PEM)."
+)
+_client_cert = click.option(
+    "--client-cert",
+    type=(_FILE, _FILE),
+    default=None,
+    metavar="CERT KEY",
+    help="Certificate and key to show to a server that was started with --tls-client-ca (PEM).",
+)
+
+
 @click.group()
 def server() -> None:
     """Start, look at and stop a swarm server."""
@@ -41,18 +55,37 @@ def server() -> None:
 @click.option("--port", default=8700, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
 @click.option("--job", "job_file", type=click.Path(path_type=Path, dir_okay=False), help="Job file (YAML).")
 @_data_dir
+@click.option(
+    "--tls-cert", type=_FILE, help="Speak HTTPS with this certificate (PEM, with those between it and its CA)."
+)
+@click.option("--tls-key", type=_FILE, help="Key of --tls-cert (PEM, without a password).")
+@click.option("--tls-client-ca", type=_FILE, help="Let only clients in whose certificate one of these signed (PEM).")
+@click.option("--require-token", is_flag=True, help="Ask for a token on loopback too: this machine has other users.")
 @click.option("--detach", is_flag=True, help="Run in the background, log into the data folder.")
 @click.argument("overrides", nargs=-1)
 @json_option
 def start(
-    host: str, port: int, job_file: Path | None, data_dir: Path, detach: bool, overrides: tuple[str, ...], as_json: bool
+    host: str,
+    port: int,
+    job_file: Path | None,
+    data_dir: Path,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    require_token: bool,
+    detach: bool,
+    overrides: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Start a server. Without a job it goes on with the data folder's, or waits for one.
 
     OVERRIDES are key=value pairs over the job file, or the data folder's job: optimizer.learning_rate=5e-4
     """
     if detach:
-        arguments = ["--host", host, "--port", str(port), *(["--job", str(job_file)] if job_file else []), *overrides]
+        files = {"--job": job_file, "--tls-cert": tls_cert, "--tls-key": tls_key, "--tls-client-ca": tls_client_ca}
+        given = [text for option, file in files.items() if file for text in (option, str(file))]
+        flags = ["--require-token"] if require_token else []
+        arguments = ["--host", host, "--port", str(port), *given, *flags, *overrides]
         spawned = spawn_server(data_dir, arguments)
         pid = spawned.process.pid
         text = f"listening on {spawned.url} (process {pid}); log in {spawned.log}"
@@ -62,12 +95,14 @@ def start(
         from ajet_server.app import serve
         from ajet_server.datadir import stored_job
         from ajet_server.settings import ServerSettings
+        from ajet_server.tls import read_tls
     except ModuleNotFoundError as error:
         raise ConfigError(f"the server is not installed here ({error}); install ajet-cli[server]") from error
     job = None
     if is_given(job_file, overrides, os.environ):
         job = load_job(job_file, overrides, os.environ, stored_job(data_dir))
-    settings = ServerSettings(host, port, data_dir, job)
+    tls = read_tls(tls_cert, tls_key, tls_client_ca)
+    settings = ServerSettings(host, port, data_dir, job, tls=tls, require_token=require_token)
     _log_to_stderr()
     # Ctrl-C is how a server in the foreground is told to end; by now it has ended in order.
     with contextlib.suppress(KeyboardInterrupt):
@@ -85,10 +120,25 @@ def start(
 @_data_dir
 @_url
 @_token
+@_ca
+@_client_cert
 @json_option
-def status(data_dir: Path, url: str | None, token: str | None, as_json: bool) -> None:
+def status(
+    data_dir: Path,
+    url: str | None,
+    token: str | None,
+    ca_file: Path | None,
+    client_cert: tuple[Path, Path] | None,
+    as_json: bool,
+) -> None:
     """Say what the server does, or why nothing trains now."""
-    with Swarm(_find(data_dir, url), token=token or read_token(data_dir), timeout=_ANSWER_TIMEOUT_S) as swarm:
+    with Swarm(
+        _find(data_dir, url),
+        token=token or read_token(data_dir),
+        timeout=_ANSWER_TIMEOUT_S,
+        ca_file=ca_file,
+        client_cert=client_cert,
+    ) as swarm:
         view = swarm.status()
     show(view.model_dump(mode="json"), _describe(view), as_json=as_json)
 
@@ -97,11 +147,20 @@ def status(data_dir: Path, url: str | None, token: str | None, as_json: bool) ->
 @_data_dir
 @_url
 @_token
+@_ca
+@_client_cert
 @json_option
-def stop(data_dir: Path, url: str | None, token: str | None, as_json: bool) -> None:
+def stop(
+    data_dir: Path,
+    url: str | None,
+    token: str | None,
+    ca_file: Path | None,
+    client_cert: tuple[Path, Path] | None,
+    as_json: bool,
+) -> None:
     """End the server in order. Nothing that was acknowledged is lost."""
     address = _find(data_dir, url)
-    with Swarm(address, token=token or read_token(data_dir)) as swarm:
+    with Swarm(address, token=token or read_token(data_dir), ca_file=ca_file, client_cert=client_cert) as swarm:
         swarm.shutdown()
     show({"stopped": address}, f"stopped {address}", as_json=as_json)
 
