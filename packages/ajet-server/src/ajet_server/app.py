@@ -15,7 +15,8 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from ajet_core.errors import ConfigError
 from ajet_server import __version__
-from ajet_server.routes import agents, control, episodes, health
+from ajet_server.connection import BoundedProtocol
+from ajet_server.routes import agents, control, docs, episodes, health
 from ajet_server.routes.direct import DirectMiddleware
 from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
@@ -29,6 +30,8 @@ log = logging.getLogger("ajet.server")
 _GRACEFUL_S = 5
 _BACKLOG = 2048
 _MOST_FILES = 65_536
+_OTHERS = 0o077
+"""What other users may do with files that are written from here on, the worker's too: nothing."""
 _OWN_FILES = 64
 """Kept free of connections, for ledger, worker and checkpoints: without a file left, all that a server does fails."""
 
@@ -47,7 +50,7 @@ def build_app(server: Server) -> FastAPI:
         title="ajet swarm server",
         version=__version__,
         lifespan=lifespan,
-        docs_url="/api/docs",
+        docs_url=None,
         openapi_url="/api/openapi.json",
         redoc_url=None,
     )
@@ -56,7 +59,7 @@ def build_app(server: Server) -> FastAPI:
     app.add_middleware(DirectMiddleware, endpoints=agents.endpoints(), max_bytes=server.settings.max_request_bytes)
     app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)
     install_error_handlers(app)
-    for router in (agents.models, agents.calls, control.router, episodes.router, health.router):
+    for router in (agents.models, agents.calls, control.router, docs.router, episodes.router, health.router):
         app.include_router(router)
     return app
 
@@ -89,6 +92,7 @@ def serve(
         StorageError: the data folder is in use or corrupted.
     """
     files = _allow_files()
+    os.umask(_OTHERS)
     # A prompt is one text: handing it to a pool of threads only costs.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     tls = open_tls(settings.tls) if settings.tls else None
@@ -97,6 +101,9 @@ def serve(
         url = _url("https" if tls else "http", settings.host, listener.getsockname()[1])
         config = uvicorn.Config(
             build_app(server),
+            http=BoundedProtocol,
+            ws="none",
+            server_header=False,
             log_level="warning",
             timeout_graceful_shutdown=_GRACEFUL_S,
             timeout_keep_alive=75,

@@ -1,6 +1,7 @@
 """`ajet server`: start, look at and stop a swarm server."""
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import click
 
 from ajet_cli.jobfile import is_given, load_job
 from ajet_cli.laststep import describe_step
-from ajet_cli.output import json_option, show
+from ajet_cli.output import OneLine, json_option, show
 from ajet_cli.spawn import read_token, read_url, spawn_server
 from ajet_client import Swarm
 from ajet_core.errors import ConfigError
@@ -189,6 +190,6 @@ def _describe(view: StatusView) -> str:
 
 
 def _log_to_stderr() -> None:
-    import logging
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(OneLine("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -79,8 +79,9 @@ async def require_control(episode_id: str, request: Request, server: ServerDep) 
 
 
 async def require_view(episode_id: str, request: Request, server: ServerDep) -> None:
-    """Lets whoever may use `/api` look at an episode, and the holder of its control key on any bind."""
-    if bearer(request) is None:
+    """Lets those look at an episode whom `require_client` lets through, and the holder of its control key."""
+    key = bearer(request)
+    if key is None or _is_one_of(key, server.client_token):
         await require_client(request, server)
     else:
         await require_control(episode_id, request, server)

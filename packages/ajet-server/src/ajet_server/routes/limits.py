@@ -1,4 +1,4 @@
-"""Refuses a body by the length that it announces, in the shape that the caller expects.
+"""Refuses a body by the length that it announces, and a long head, in the shape that the caller expects.
 
 Starlette counts the bytes of a body that comes in chunks, and would answer the others in plain text.
 """
@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ajet_server.connection import MAX_HEAD_BYTES
 from ajet_server.routes.errors import http_error_response
 
 _DIGITS = 19
@@ -19,18 +20,26 @@ def too_long(max_bytes: int) -> HTTPException:
 
 
 class AnnouncedLengthMiddleware:
-    """Answers 413 before a byte of the body is read."""
+    """Answers 413 or 431 before a byte of the body is read."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._is_too_long(Headers(scope=scope).get("content-length", "")):
-            response = http_error_response(Request(scope), too_long(self._max_bytes))
-            await response(scope, receive, send)
-        else:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
             await self._app(scope, receive, send)
+        else:
+            response = http_error_response(Request(scope), refusal)
+            await response(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> HTTPException | None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["path"]) > MAX_HEAD_BYTES:
+            return HTTPException(431, f"path and headers are longer than {MAX_HEAD_BYTES} bytes")
+        if self._is_too_long(Headers(scope=scope).get("content-length", "")):
+            return too_long(self._max_bytes)
+        return None
 
     def _is_too_long(self, length: str) -> bool:
         return length.isdigit() and (len(length) > _DIGITS or int(length) > self._max_bytes)
