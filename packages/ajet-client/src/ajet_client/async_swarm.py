@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ajet_client.report import EpisodeRecord, RunReport
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, PoolView, StatusView
+    from ajet_core.wire import EpisodeView, JanitorView, PoolView, StatusView
 
 
 class AsyncSwarm:
@@ -99,6 +99,10 @@ class AsyncSwarm:
     async def status(self) -> StatusView:
         """Returns one look at the server."""
         return await self._link.run(self._api.status())
+
+    async def janitor(self) -> JanitorView:
+        """Returns what the server expired, set aside and dropped by itself, when and why."""
+        return await self._link.run(self._api.janitor())
 
     async def wait_until_serving(self, timeout: float = 600.0) -> StatusView:  # noqa: ASYNC109 - as in Swarm
         """Waits until the server hands out episodes (its state is `rolling`).

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ajet_client.transport import Stop
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, PoolView, StatusView
+    from ajet_core.wire import EpisodeView, JanitorView, PoolView, StatusView
 
 
 class Swarm:
@@ -101,6 +101,10 @@ class Swarm:
     def status(self) -> StatusView:
         """Returns one look at the server."""
         return self._link.run(self._api.status())
+
+    def janitor(self) -> JanitorView:
+        """Returns what the server expired, set aside and dropped by itself, when and why."""
+        return self._link.run(self._api.janitor())
 
     def wait_until_serving(self, timeout: float = 600.0) -> StatusView:
         """Waits until the server hands out episodes (its state is `rolling`).

@@ -121,8 +121,14 @@ def serve(
 
 
 def _factory(tls: ssl.SSLContext | None) -> Callable[[uvicorn.Config, object], ssl.SSLContext] | None:
-    """What uvicorn asks for a context that is made already."""
-    return None if tls is None else lambda *_: tls
+    """What uvicorn asks for a context, which is made already."""
+    if tls is None:
+        return None
+
+    def made(config: uvicorn.Config, default: object) -> ssl.SSLContext:
+        return tls
+
+    return made
 
 
 def _spare_the_collector() -> None:

@@ -32,6 +32,7 @@ SCOPES = {
     "GET /v1/models": AGENT,
     "GET /v1/models/{name:path}": AGENT,
     "GET /api/status": CLIENT,
+    "GET /api/janitor": CLIENT,
     "GET /api/job": CLIENT,
     "GET /api/events": CLIENT,
     "POST /api/ready": CLIENT,
