@@ -1,5 +1,6 @@
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ from click.testing import CliRunner
 
 from ajet_cli.main import cli, main
 from ajet_cli.spawn import read_token
+from ajet_client import Swarm
+from ajet_client.testing import FakeServer
+from ajet_core.wire import JanitorAction, JanitorDeed, JanitorView
 
 
 def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -131,3 +135,25 @@ def test_the_token_of_the_folder_is_used(tmp_path: Path) -> None:
     assert read_token(tmp_path) is None
     (tmp_path / "admin-token").write_text("secret\n")
     assert read_token(tmp_path) == "secret"
+
+
+def test_the_janitor_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    view = JanitorView(
+        rounds=7,
+        last_round_at=time.time(),
+        expired=1,
+        dropped=2,
+        actions=[
+            JanitorAction(at=time.time() - 3700, deed=JanitorDeed.DROPPED, episode_id=None, reason="2 calls"),
+            JanitorAction(at=time.time() - 90, deed=JanitorDeed.EXPIRED, episode_id="ep_1", reason="silent\x1b[2J"),
+        ],
+    )
+    with FakeServer().serve() as server:
+        monkeypatch.setattr(Swarm, "janitor", lambda _: view)
+        assert _main(monkeypatch, "server", "janitor", "--url", server.url) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert _main(monkeypatch, "server", "janitor", "--url", server.url, "--json") == 0
+        assert JanitorView.model_validate_json(capsys.readouterr().out) == view
+    assert lines[0] == "rounds    7, the last 0s ago"
+    assert lines[1] == "episodes  expired 1   set aside 0   dropped 2   failed 0"
+    assert lines[2:] == ["   1h ago  dropped    2 calls", "   2m ago  expired    ep_1: silent�[2J"]

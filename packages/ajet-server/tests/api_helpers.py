@@ -74,11 +74,12 @@ def openais(answer: httpx2.Response) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(folder: Path, model: Path, **sections: Any) -> Iterator[Api]:
+def serving(folder: Path, model: Path, *, require_token: bool = False, **sections: Any) -> Iterator[Api]:
     """A rolling server on a real socket, whose batches never become complete."""
     worker = WorkerFolder(folder / "worker")
     job = make_job(model, batch={"policy": "episodes", "size": 4000, "group_size": 4}, **sections)
-    server = Server(ServerSettings("127.0.0.1", 0, folder / "data", job, max_request_bytes=200_000), worker.command)
+    told = ServerSettings("127.0.0.1", 0, folder / "data", job, 200_000, require_token=require_token)
+    server = Server(told, worker.command)
     with listening(server) as url, httpx2.Client(base_url=url, timeout=20) as http:
         wait_for(lambda: http.get("/readyz").status_code == 200)
         yield Api(http, server, worker)

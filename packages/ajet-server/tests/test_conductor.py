@@ -39,6 +39,7 @@ async def test_the_loop(tmp_path: Path, model: Path) -> None:
         await live.reach(ROLLING, step=2)
         assert trained(live) == [(1, [first.id]), (2, [second.id])]
         assert live.server.runtime.conductor.weight_version == 2
+        await until(lambda: len(live.events("state_changed")) == 11)  # a state is entered before it is told
         states = [event["state"] for event in live.events("state_changed")]
         turn = ["rolling", "draining", "updating", "syncing"]
         assert states == ["booting", "syncing", *turn, *turn, "rolling"]

@@ -1,6 +1,7 @@
 """Starts a server as a process of its own and finds it again."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -28,10 +29,10 @@ def spawn_server(data_dir: Path, arguments: Sequence[str]) -> SpawnedServer:
     Raises:
         EngineFailedError: it ended, or did not listen in time; quotes the end of its log.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = data_dir / "server.log"
     command = [sys.executable, "-m", "ajet_cli", "server", "start", "--data-dir", str(data_dir), *arguments]
-    with log.open("ab") as sink:
+    with open(log, "ab", opener=_open_private) as sink:
         begin = sink.tell()
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
@@ -46,6 +47,11 @@ def spawn_server(data_dir: Path, arguments: Sequence[str]) -> SpawnedServer:
         time.sleep(0.05)
     process.kill()
     raise EngineFailedError(f"the server did not listen within {_LISTEN_TIMEOUT_S:g} s: {_tail(log, begin)}")
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Makes a file that only its owner may read, and follows no link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def read_url(data_dir: Path) -> str | None:

@@ -30,6 +30,7 @@ from ajet_core.wire import (
     EpisodeGrant,
     EpisodeView,
     FinishEpisode,
+    JanitorView,
     Lease,
     OpenEpisode,
     PoolView,
@@ -43,6 +44,7 @@ _ROUTES = {
     r"POST /api/episodes/\w+/abort": "abort",
     r"POST /api/episodes/\w+/heartbeat": "heartbeat",
     r"GET /api/status": "status",
+    r"GET /api/janitor": "janitor",
     r"(GET|PUT) /api/job": "job",
     r"POST /api/ready": "ready",
     r"POST /api/start": "start",
@@ -214,6 +216,9 @@ class Plane:
             raise EpisodeClosedError(
                 f"episode {episode.id} is {episode.status} ({episode.reason or 'reward reported'})"
             )
+
+    def _janitor(self, target: str, body: bytes) -> Answer:
+        return Answer.model(JanitorView())
 
     def _status(self, target: str, body: bytes) -> Answer:
         return Answer.model(status_view(self.state, self._pool()))

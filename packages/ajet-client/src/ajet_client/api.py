@@ -21,6 +21,7 @@ from ajet_core.wire import (
     EpisodeGrant,
     EpisodeView,
     FinishEpisode,
+    JanitorView,
     Lease,
     OpenEpisode,
     PoolView,
@@ -69,6 +70,11 @@ class Api:
         """Reads the server's status."""
         reply = yield from self._call("reading the status", "GET", "/api/status")
         return _read(StatusView, reply)
+
+    def janitor(self) -> Plan[JanitorView]:
+        """Reads what the server's janitor did."""
+        reply = yield from self._call("asking the janitor", "GET", "/api/janitor")
+        return _read(JanitorView, reply)
 
     def wait_until_serving(self, timeout_s: float) -> Plan[StatusView]:
         """Polls until the state is `rolling`."""

@@ -10,6 +10,8 @@ from ajet_client.clock import Clock
 from ajet_client.swarm import server_url
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import httpx2
     from pydantic import JsonValue
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from ajet_client.report import EpisodeRecord, RunReport
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, PoolView, StatusView
+    from ajet_core.wire import EpisodeView, JanitorView, PoolView, StatusView
 
 
 class AsyncSwarm:
@@ -28,18 +30,21 @@ class AsyncSwarm:
     Any number of tasks of one event loop may share one swarm. Code that blocks the loop also blocks the heartbeats.
 
     Args:
-        url: where the server is, `http://host:port`.
+        url: where the server is, `http://host:port` or `https://host:port`.
         token: of the data folder of a server that is not on loopback: the client token opens episodes and looks on, the
             admin token does everything.
         client_id: name of this client in the server's status. By default a random one.
         timeout: how long a call may take, retries included, seconds. Openings have their own `wait`.
         report_timeout: how long the report of a reward may take, seconds. Longer, because a restart of the server
             should not cost an episode.
+        ca_file: PEM file of the authorities that may vouch for an HTTPS server. By default those of the system, and
+            those of `SSL_CERT_FILE`.
+        client_cert: PEM files of this client's certificate and key, for a server that asks for them.
         transport: replaces the network, for tests.
         clock: replaces time, for tests.
 
     Raises:
-        RequestError: `url` is not an HTTP URL.
+        RequestError: `url` is not an HTTP URL, or a file cannot be used.
     """
 
     def __init__(
@@ -50,6 +55,8 @@ class AsyncSwarm:
         client_id: str | None = None,
         timeout: float = 60.0,
         report_timeout: float = 600.0,
+        ca_file: str | Path | None = None,
+        client_cert: tuple[str | Path, str | Path] | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -57,11 +64,12 @@ class AsyncSwarm:
         from ajet_client.api import Api
         from ajet_client.leases import HeartbeatTask, LeaseBook
         from ajet_client.transport import AsyncLink
+        from ajet_client.trust import trust
 
         clock = clock or Clock()
         self.url = server_url(url)
         self._api = Api(token, client_id, timeout, report_timeout, clock)
-        self._link = AsyncLink(self.url, transport, clock)
+        self._link = AsyncLink(self.url, transport, clock, trust(self.url, ca_file, client_cert))
         self._heartbeats = HeartbeatTask(LeaseBook(self._api), self._link.run)
 
     async def __aenter__(self) -> Self:
@@ -91,6 +99,10 @@ class AsyncSwarm:
     async def status(self) -> StatusView:
         """Returns one look at the server."""
         return await self._link.run(self._api.status())
+
+    async def janitor(self) -> JanitorView:
+        """Returns what the server expired, set aside and dropped by itself, when and why."""
+        return await self._link.run(self._api.janitor())
 
     async def wait_until_serving(self, timeout: float = 600.0) -> StatusView:  # noqa: ASYNC109 - as in Swarm
         """Waits until the server hands out episodes (its state is `rolling`).

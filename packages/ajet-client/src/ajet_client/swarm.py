@@ -10,6 +10,8 @@ from ajet_client.clock import Clock
 from ajet_core.errors import RequestError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import httpx2
     from pydantic import JsonValue
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from ajet_client.transport import Stop
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, PoolView, StatusView
+    from ajet_core.wire import EpisodeView, JanitorView, PoolView, StatusView
 
 
 class Swarm:
@@ -30,18 +32,21 @@ class Swarm:
     Any number of threads may share one swarm.
 
     Args:
-        url: where the server is, `http://host:port`.
+        url: where the server is, `http://host:port` or `https://host:port`.
         token: of the data folder of a server that is not on loopback: the client token opens episodes and looks on, the
             admin token does everything.
         client_id: name of this client in the server's status. By default a random one.
         timeout: how long a call may take, retries included, seconds. Openings have their own `wait`.
         report_timeout: how long the report of a reward may take, seconds. Longer, because a restart of the server
             should not cost an episode.
+        ca_file: PEM file of the authorities that may vouch for an HTTPS server. By default those of the system, and
+            those of `SSL_CERT_FILE`.
+        client_cert: PEM files of this client's certificate and key, for a server that asks for them.
         transport: replaces the network, for tests.
         clock: replaces time, for tests.
 
     Raises:
-        RequestError: `url` is not an HTTP URL.
+        RequestError: `url` is not an HTTP URL, or a file cannot be used.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class Swarm:
         client_id: str | None = None,
         timeout: float = 60.0,
         report_timeout: float = 600.0,
+        ca_file: str | Path | None = None,
+        client_cert: tuple[str | Path, str | Path] | None = None,
         transport: httpx2.BaseTransport | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -59,11 +66,12 @@ class Swarm:
         from ajet_client.api import Api
         from ajet_client.leases import HeartbeatThread, LeaseBook
         from ajet_client.transport import Link
+        from ajet_client.trust import trust
 
         clock = clock or Clock()
         self.url = server_url(url)
         self._api = Api(token, client_id, timeout, report_timeout, clock)
-        self._link = Link(self.url, transport, clock)
+        self._link = Link(self.url, transport, clock, trust(self.url, ca_file, client_cert))
         self._heartbeats = HeartbeatThread(LeaseBook(self._api), self._link.run)
 
     def __enter__(self) -> Self:
@@ -93,6 +101,10 @@ class Swarm:
     def status(self) -> StatusView:
         """Returns one look at the server."""
         return self._link.run(self._api.status())
+
+    def janitor(self) -> JanitorView:
+        """Returns what the server expired, set aside and dropped by itself, when and why."""
+        return self._link.run(self._api.janitor())
 
     def wait_until_serving(self, timeout: float = 600.0) -> StatusView:
         """Waits until the server hands out episodes (its state is `rolling`).

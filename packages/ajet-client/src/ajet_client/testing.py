@@ -88,8 +88,8 @@ class FakeServer:
     Attributes:
         url: where it listens; a made-up name until `serve()`.
         lingers: go on answering after a shutdown.
-        requests: the route of each request so far: `open`, `finish`, `abort`, `heartbeat`, `view`, `status`, `job`,
-            `start`, `stop`, `shutdown`, `health`, `events` or `chat`.
+        requests: the route of each request so far: `open`, `finish`, `abort`, `heartbeat`, `view`, `status`, `janitor`,
+            `job`, `start`, `stop`, `shutdown`, `health`, `events` or `chat`.
     """
 
     def __init__(self, *, reply: Callable[[Messages], str] = lambda messages: "ok", lease_s: float = 120.0) -> None:

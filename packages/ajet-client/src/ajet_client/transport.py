@@ -1,6 +1,7 @@
 """The only file that knows HTTP: `Link` runs plans in a thread, `AsyncLink` in a task."""
 
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -64,11 +65,11 @@ class Stop(threading.Event):
         if client is not None:
             client.close()
 
-    def send(self, arguments: "_Arguments") -> httpx2.Response:
-        """Sends a request that `set` cuts."""
+    def send(self, arguments: "_Arguments", trusted: ssl.SSLContext | None) -> httpx2.Response:
+        """Sends a request that `set` cuts. `trusted` is always the same."""
         with self._lock:
             if self._client is None:
-                self._client = httpx2.Client(limits=_limits(), headers=_HEADERS)
+                self._client = httpx2.Client(verify=trusted or True, limits=_limits(), headers=_HEADERS)
             client = self._client
         return client.request(**arguments, extensions={"trace": self._trace})
 
@@ -86,11 +87,14 @@ class Stop(threading.Event):
 class Link:
     """One pool of connections to one server, for any number of threads."""
 
-    def __init__(self, url: str, transport: httpx2.BaseTransport | None, clock: Clock) -> None:
+    def __init__(
+        self, url: str, transport: httpx2.BaseTransport | None, clock: Clock, trusted: ssl.SSLContext | None = None
+    ) -> None:
         self._url = url
         self._clock = clock
+        self._trusted = trusted
         self._replaced = transport is not None
-        self._client = httpx2.Client(transport=transport, limits=_limits(), headers=_HEADERS)
+        self._client = httpx2.Client(transport=transport, verify=trusted or True, limits=_limits(), headers=_HEADERS)
 
     def run(self, plan: Plan[T], stop: Stop | None = None) -> T:
         """Runs a plan to its end. Raises what the plan raises, and `StoppedError` soon after `stop` is set.
@@ -135,7 +139,7 @@ class Link:
         try:
             if stop is None or self._replaced:
                 return _reply(self._client.request(**arguments))
-            return _reply(stop.send(arguments))
+            return _reply(stop.send(arguments, self._trusted))
         except httpx2.TransportError as error:
             return _broken(self._url, error)
 
@@ -143,10 +147,14 @@ class Link:
 class AsyncLink:
     """One pool of connections to one server, for any number of tasks of one event loop."""
 
-    def __init__(self, url: str, transport: httpx2.AsyncBaseTransport | None, clock: Clock) -> None:
+    def __init__(
+        self, url: str, transport: httpx2.AsyncBaseTransport | None, clock: Clock, trusted: ssl.SSLContext | None = None
+    ) -> None:
         self._url = url
         self._clock = clock
-        self._client = httpx2.AsyncClient(transport=transport, limits=_limits(), headers=_HEADERS)
+        self._client = httpx2.AsyncClient(
+            transport=transport, verify=trusted or True, limits=_limits(), headers=_HEADERS
+        )
 
     async def run(self, plan: Plan[T]) -> T:
         """Runs a plan to its end. Raises what the plan raises."""

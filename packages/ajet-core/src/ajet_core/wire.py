@@ -1,5 +1,6 @@
 """Bodies of the control plane, `/api`. Unknown fields are refused on the way in and ignored on the way back."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -160,3 +161,43 @@ class StatusView(_View):
     requests_waiting: int
     uptime_s: float
     data_dir: str
+
+
+class JanitorDeed(StrEnum):
+    """What the janitor does without being told to."""
+
+    EXPIRED = "expired"
+    """It closed an open episode whose lease or time had run out."""
+    SET_ASIDE = "set_aside"
+    """It set a finished episode aside that no batch will take."""
+    DROPPED = "dropped"
+    """It dropped what the calls of episodes held, as `retention` says."""
+    FAILED = "failed"
+    """It could not do something, which is still due."""
+
+
+class JanitorAction(_View):
+    """One thing that the janitor did."""
+
+    at: float
+    """Unix time, seconds."""
+    deed: JanitorDeed
+    episode_id: str | None
+    """None where it concerns several, or none."""
+    reason: str
+
+
+class JanitorView(_View):
+    """`GET /api/janitor`: what the janitor did since this server took its job, in numbers of episodes."""
+
+    rounds: int = 0
+    """How often it looked at everything; it does so every second while the engine is on."""
+    last_round_at: float | None = None
+    """Unix time, seconds."""
+    expired: int = 0
+    set_aside: int = 0
+    dropped: int = 0
+    failed: int = 0
+    """Rounds that the disk, say, cut short."""
+    actions: list[JanitorAction] = []
+    """The latest, newest first."""

@@ -1,10 +1,11 @@
 """The FastAPI app and the process around it."""
 
-import asyncio
 import gc
+import logging
 import os
 import resource
 import socket
+import ssl
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -12,22 +13,26 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ajet_core.errors import ConfigError
 from ajet_server import __version__
-from ajet_server.joined_writes import JoinedWrites
-from ajet_server.routes import agents, control, episodes, health
+from ajet_server.connection import BoundedProtocol
+from ajet_server.routes import agents, control, docs, episodes, health
 from ajet_server.routes.direct import DirectApp
 from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
 from ajet_server.settings import ServerSettings
+from ajet_server.tls import open_tls
 from ajet_server.wiring import Server
 from ajet_server.worker.process import WORKER_COMMAND
+
+log = logging.getLogger("ajet.server")
 
 _GRACEFUL_S = 5
 _BACKLOG = 2048
 _MOST_FILES = 65_536
+_OTHERS = 0o077
+"""What other users may do with files that are written from here on, the worker's too: nothing."""
 _OWN_FILES = 64
 """Kept free of connections, for ledger, worker and checkpoints: without a file left, all that a server does fails."""
 
@@ -46,7 +51,7 @@ def build_app(server: Server) -> FastAPI:
         title="ajet swarm server",
         version=__version__,
         lifespan=lifespan,
-        docs_url="/api/docs",
+        docs_url=None,
         openapi_url="/api/openapi.json",
         redoc_url=None,
     )
@@ -56,17 +61,9 @@ def build_app(server: Server) -> FastAPI:
     app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)
     app.add_middleware(ProxyHeadersMiddleware)
     install_error_handlers(app)
-    for router in (agents.models, agents.calls, control.router, episodes.router, health.router):
+    for router in (agents.models, agents.calls, control.router, docs.router, episodes.router, health.router):
         app.include_router(router)
     return app
-
-
-class JoinedProtocol(HttpToolsProtocol):
-    """uvicorn's, which writes the head and the body of an answer apart, in one packet."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Takes a connection."""
-        super().connection_made(JoinedWrites(transport, self.loop))  # pyright: ignore[reportArgumentType]
 
 
 class _HttpServer(uvicorn.Server):
@@ -93,30 +90,48 @@ def serve(
         worker_command: starts a worker process; see `Server`.
 
     Raises:
-        ConfigError: the port is taken, the address cannot be bound, or the job is wrong.
+        ConfigError: the port is taken, the address cannot be bound, or the job or a TLS file is wrong.
         StorageError: the data folder is in use or corrupted.
     """
     files = _allow_files()
+    os.umask(_OTHERS)
     # A prompt is one text: handing it to a pool of threads only costs.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    tls = open_tls(settings.tls) if settings.tls else None
     with _bind(settings) as listener:
         server = Server(settings, worker_command)
-        url = _url(settings.host, listener.getsockname()[1])
+        url = _url("https" if tls else "http", settings.host, listener.getsockname()[1])
         config = uvicorn.Config(
             build_app(server),
+            http=BoundedProtocol,
+            ws="none",
+            server_header=False,
             log_level="warning",
             timeout_graceful_shutdown=_GRACEFUL_S,
             timeout_keep_alive=75,
             limit_concurrency=files - _OWN_FILES,
             proxy_headers=False,  # the app looks at them, for what is not a call of an agent
-            http=JoinedProtocol,
+            ssl_context_factory=_factory(tls),
         )
         http = _HttpServer(config, server)
         server.on_shutdown = lambda: setattr(http, "should_exit", True)
         server.data_dir.announce(url)
         on_listening(url)
+        if tls is None and not settings.is_loopback:
+            log.warning("%s is clear text: who is on the way reads keys and prompts; see --tls-cert", url)
         _spare_the_collector()
         http.run(sockets=[listener])
+
+
+def _factory(tls: ssl.SSLContext | None) -> Callable[[uvicorn.Config, object], ssl.SSLContext] | None:
+    """What uvicorn asks for a context, which is made already."""
+    if tls is None:
+        return None
+
+    def made(config: uvicorn.Config, default: object) -> ssl.SSLContext:
+        return tls
+
+    return made
 
 
 def _spare_the_collector() -> None:
@@ -153,7 +168,7 @@ def _bind(settings: ServerSettings) -> socket.socket:
     return listener
 
 
-def _url(host: str, port: int) -> str:
+def _url(scheme: str, host: str, port: int) -> str:
     # Whoever listens everywhere is found on loopback by those on the same machine.
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - an address to recognise, not to bind
-    return f"http://{everywhere.get(host, f'[{host}]' if ':' in host else host)}:{port}"
+    return f"{scheme}://{everywhere.get(host, f'[{host}]' if ':' in host else host)}:{port}"

@@ -30,6 +30,7 @@ from ajet_core.events import (
     WorkerRestarted,
 )
 from ajet_core.ids import new_batch_id
+from ajet_core.wire import JanitorDeed
 from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.pruner import Pruner
@@ -280,10 +281,18 @@ class Conductor:
             try:
                 await self._episodes.expire_silent()
                 await self._set_aside()
-                await self._pruner.step()
+                await self._forget()
+                self._episodes.diary.round_done()
             except AjetError as error:
                 # The disk may recover; what could not be recorded is still due at the next round.
                 log.error("janitor: %s", error.message)
+                self._episodes.diary.note(JanitorDeed.FAILED, error.message)
+
+    async def _forget(self) -> None:
+        dropped = await self._pruner.step()
+        if dropped.episodes:
+            told = f"{dropped.calls} calls of {dropped.episodes} episodes, {dropped.bytes} bytes, as `retention` says"
+            self._episodes.diary.note(JanitorDeed.DROPPED, told, episodes=dropped.episodes)
 
     async def _enter(self, state: EngineState, cause: str) -> None:
         self.state, self.cause = state, cause

@@ -10,6 +10,7 @@ server.json       where the running server listens; gone when it ended in order
 
 import json
 import os
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +39,14 @@ class DataDir:
     """An opened data folder, locked against a second server.
 
     Raises:
-        StorageError: it cannot be made or written, or another server holds it.
+        StorageError: it cannot be made or written, every user may write it, or another server holds it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().resolve()
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _refuse_everybodys(self.path)
             self.checkpoints.mkdir(exist_ok=True)
             self._lock = FileLock(self.path / "lock", timeout=0)
             self._lock.acquire()
@@ -79,6 +81,12 @@ class DataDir:
     def _holder(self) -> str:
         info = read_server_info(self.path)
         return f" (process {info.pid}, {info.url})" if info else ""
+
+
+def _refuse_everybodys(path: Path) -> None:
+    """Who may write the folder may replace the secret that makes the keys, or put a link where a file is written."""
+    if path.stat().st_mode & stat.S_IWOTH:
+        raise StorageError(f"data folder {path} may be written by every user; take that from them with chmod o-w")
 
 
 def ledger_path(data_dir: Path) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 from ajet_core.config import Job
 from ajet_core.errors import ConfigError, ConflictError, UnavailableError
 from ajet_core.events import EngineState
-from ajet_core.wire import PoolView, StatusView
+from ajet_core.wire import JanitorView, PoolView, StatusView
 from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger
 from ajet_server.conductor import Conductor
@@ -70,7 +70,7 @@ class Server:
             self.data_dir.close()
             raise
         self.events = EventLog(self.ledger)
-        self.metrics = Metrics(self.status)
+        self.metrics = Metrics(self.status, self.janitor)
         try:
             job = settings.job or self._stored_job()
             if job is not None:
@@ -160,6 +160,10 @@ class Server:
             uptime_s=time.monotonic() - self._started_at,
             data_dir=str(self.data_dir.path),
         )
+
+    def janitor(self) -> JanitorView:
+        """What the janitor did."""
+        return self._runtime.episodes.diary.view() if self._runtime else JanitorView()
 
     def pool_view(self) -> PoolView:
         """What waits to be trained."""

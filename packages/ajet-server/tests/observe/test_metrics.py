@@ -1,7 +1,7 @@
 """The figures of the last step, as Prometheus reads them."""
 
 from ajet_core.events import EngineState, StepReport
-from ajet_core.wire import PoolView, StatusView
+from ajet_core.wire import JanitorView, PoolView, StatusView
 from ajet_server.observe.metrics import Metrics
 
 
@@ -37,6 +37,6 @@ def test_the_critics_figures_are_there() -> None:
     given = dict.fromkeys((name for name, field in StepReport.model_fields.items() if field.is_required()), 0)
     critic = {"value_loss": 0.5, "value_clip_fraction": 0.25, "explained_variance": -0.5, "return_mean": 2.0}
     report = StepReport.model_validate(given | {"batch_id": "b", "seconds": {}} | critic)
-    text = Metrics(lambda: _status(report)).exposition().decode()
+    text = Metrics(lambda: _status(report), JanitorView).exposition().decode()
     for name, value in critic.items():
         assert f"\najet_update_{name} {value}\n" in text

@@ -40,7 +40,7 @@ def check_command(ctx: click.Context, data_dir: Path, as_json: bool) -> None:
 
 
 def _describe(found: "Audit") -> str:
-    from ajet_cli.commands.merge.drawing import counted, left_out, lines, printable
+    from ajet_cli.commands.merge.drawing import counted, left_out, lines
 
     looked_at = (
         f"{counted(found.episodes, 'episode')}, {counted(found.calls, 'call')}, {counted(found.batches, 'update')}, "
@@ -48,7 +48,7 @@ def _describe(found: "Audit") -> str:
     )
     if not found.found:
         return f"{looked_at}; nothing is wrong"
-    shown = [printable(str(problem)) for problem in found.problems[:20]]
+    shown = [str(problem) for problem in found.problems[:20]]
     return lines(f"{looked_at}; {counted(found.found, 'problem')}", *shown, left_out(found.found, "problem"))
 
 

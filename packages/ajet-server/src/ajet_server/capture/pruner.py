@@ -26,20 +26,25 @@ class Pruner:
         self._due = time.monotonic()
         self._dropped = Dropped()
 
-    async def step(self) -> None:
+    async def step(self) -> Dropped:
         """Does one small transaction if it is due. Call it again and again; while there is more, each call does one.
+
+        Returns what it dropped.
 
         Raises:
             StorageError: the disk refuses; what could not be done is still due.
         """
         if not self._rule.bounded or time.monotonic() < self._due:
-            return
+            return Dropped()
         now = time.time()
         if await self._ledger.read(lambda db: droppable(db, self._rule, now, 1)):
-            self._dropped += await self._ledger.write(lambda db: drop_some(db, self._rule, now))
-        elif not await self._ledger.write(give_back):
+            dropped = await self._ledger.write(lambda db: drop_some(db, self._rule, now))
+            self._dropped += dropped
+            return dropped
+        if not await self._ledger.write(give_back):
             self._tell()
             self._due = time.monotonic() + _EVERY_S
+        return Dropped()
 
     def _tell(self) -> None:
         if self._dropped.episodes:

@@ -113,11 +113,16 @@ class OpenBook:
         """Returns the open episode of an agent's key."""
         return self._by_key_hash.get(key_hash)
 
-    def hold(self, record: EpisodeRecord, so_far: CallsSoFar) -> None:
-        """Takes an episode in, with a whole lease."""
+    def hold(self, record: EpisodeRecord, so_far: CallsSoFar, age_s: float = 0.0) -> None:
+        """Takes an episode in, with a whole lease.
+
+        Args:
+            record: as it was opened.
+            so_far: its calls.
+            age_s: how long it has been open, by a clock that other lives of the server share, seconds.
+        """
         now = time.monotonic()
-        age = max(time.time() - record.opened_at, 0.0)  # more than 0 after a restart of the server
-        expires_at = now + self._limits.max_episode_s - age
+        expires_at = now + self._limits.max_episode_s - max(age_s, 0.0)
         state = OpenState(
             record,
             lease_until=min(now + self._limits.lease_s, expires_at),

@@ -17,12 +17,13 @@ from ajet_core.errors import (
     UnavailableError,
 )
 from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
-from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
+from ajet_core.wire import EpisodeView, FinishEpisode, JanitorDeed, OpenEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import EpisodeRecord, PoolRow
 from ajet_server.episodes.agreeing import restore_agreements
 from ajet_server.episodes.book import Changes, OpenBook, OpenState
+from ajet_server.episodes.diary import Diary
 from ajet_server.episodes.keys import KeyMaker, digest_key
 from ajet_server.episodes.opening import Admit, Opener
 from ajet_server.episodes.pool import Pool
@@ -39,6 +40,7 @@ class Episodes:
         self._limits = limits
         self._open = OpenBook(limits)
         self.changes = Changes()
+        self.diary = Diary()
         self._opener = Opener(ledger, pool, keys, events, limits, self._open, self.changes)
 
     async def open(self, body: OpenEpisode, weight_version: int, admit: Admit) -> EpisodeRecord:
@@ -58,7 +60,7 @@ class Episodes:
     def restore(self) -> None:
         """Reads open and waiting episodes back from the ledger. Open ones get a whole lease: the clients may live."""
         for record, so_far in self._ledger.read_now(records.open_episodes):
-            self._open.hold(record, so_far)
+            self._open.hold(record, so_far, time.time() - record.opened_at)
             if record.kind is EpisodeKind.TRAIN:
                 self._pool.restore_open(record)
         for row in self._ledger.read_now(records.pool_rows):
@@ -227,6 +229,7 @@ class Episodes:
             # Looked at one by one: while one is written, others are renewed or closed.
             if reason and state.record.id in self._open and not state.lock.locked():
                 await self.lose(state.record.id, EpisodeStatus.EXPIRED, reason)
+                self.diary.note(JanitorDeed.EXPIRED, reason, state.record.id)
                 expired += 1
         return expired
 
@@ -242,6 +245,8 @@ class Episodes:
     async def _set_aside(self, rows: list[PoolRow]) -> None:
         ids = [row.episode_id for row in rows]
         await self._ledger.write(lambda db: records.mark_stale(db, ids))
+        for row in rows:
+            self.diary.note(JanitorDeed.SET_ASIDE, self._pool.why_unusable(row), row.episode_id)
         self._pool.set_aside(rows)
 
     async def _announce(self, event: EpisodeOpened | EpisodeFinished | EpisodeLost) -> None:

@@ -163,6 +163,10 @@ class Pool:
         """Episodes that no batch will take: older than `max_staleness` allows, or of an uninformative group."""
         return self._waiting.unusable()
 
+    def why_unusable(self, row: PoolRow) -> str:
+        """Returns why no batch will take one of these."""
+        return self._waiting.why_unusable(row)
+
     def set_aside(self, rows: list[PoolRow]) -> None:
         """Removes episodes that no batch will take, and remembers how many of their groups were uninformative."""
         self._waiting.remember(rows)

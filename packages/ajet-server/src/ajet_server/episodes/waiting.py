@@ -55,10 +55,23 @@ class Waiting:
 
     def unusable(self) -> list[PoolRow]:
         """Episodes that no batch will take: older than `max_staleness` allows, or of an uninformative group."""
-        oldest = self.weight_version - self._config.max_staleness
-        stale = {row.episode_id: row for row in self._rows.values() if row.oldest_version < oldest}
+        stale = {row.episode_id: row for row in self._rows.values() if row.oldest_version < self._oldest}
         aside = [row for group in uninformative_groups(self.rows, self._config) for row in group]
         return list((stale | {row.episode_id: row for row in aside}).values())
+
+    def why_unusable(self, row: PoolRow) -> str:
+        """Returns why no batch will take one of these, in a clause."""
+        if row.oldest_version >= self._oldest:
+            return "the rewards of its group do not differ (the policy waits for informative groups)"
+        return (
+            f"it holds tokens of weight version {row.oldest_version}, and {self.weight_version} is served: "
+            f"more than batch.max_staleness={self._config.max_staleness}"
+        )
+
+    @property
+    def _oldest(self) -> int:
+        """The oldest weight version whose tokens a batch may take."""
+        return self.weight_version - self._config.max_staleness
 
     def remember(self, rows: list[PoolRow]) -> None:
         """Counts the uninformative groups among episodes that are set aside, so that the status can tell of them."""

@@ -47,13 +47,14 @@ class Continuity:
         """Finds the call that a request goes on from. Takes less than a microsecond for each known message.
 
         Raises:
-            RequestError: a message cannot be compared, being nested too deep.
+            RequestError: a message or tool cannot be compared, being nested too deep.
         """
         try:
             with self._lock:  # a call that is being recorded is found only when all of it is here
                 extension = self._tracker.extends(self._compared(conversation.messages), tools=conversation.tools)
         except MergeError as error:  # nested a hundred deep, say
-            raise RequestError(str(error), field="messages") from error
+            field = "tools" if str(error).startswith("tools") else "messages"
+            raise RequestError(str(error), field=field) from error
         known = extension.messages if extension and self._appends(extension) else 0
         return Found(conversation, extension, sum(len(message["content"]) for message in conversation.messages[known:]))
 

@@ -6,11 +6,11 @@ Calls are counted as they happen; everything else is read from one look at the s
 from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ajet_core.events import EngineState, StepReport
-from ajet_core.wire import StatusView
+from ajet_core.wire import JanitorView, StatusView
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
@@ -20,11 +20,12 @@ class Metrics:
 
     Args:
         status: looks at the server.
+        janitor: asks its janitor.
     """
 
-    def __init__(self, status: Callable[[], StatusView]) -> None:
+    def __init__(self, status: Callable[[], StatusView], janitor: Callable[[], JanitorView]) -> None:
         self._registry = registry = CollectorRegistry()
-        registry.register(_StatusCollector(status))
+        registry.register(_StatusCollector(status, janitor))
         self._calls = Counter("ajet_request_calls", "Calls answered", registry=registry)
         self._prompt = Counter("ajet_request_prompt_tokens", "Prompt tokens given to the engine", registry=registry)
         self._cached = Counter("ajet_request_cached_tokens", "Prompt tokens not computed again", registry=registry)
@@ -62,15 +63,16 @@ class Metrics:
 
 
 class _StatusCollector(Collector):
-    def __init__(self, status: Callable[[], StatusView]) -> None:
+    def __init__(self, status: Callable[[], StatusView], janitor: Callable[[], JanitorView]) -> None:
         self._status = status
+        self._janitor = janitor
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing ahead of a scrape: the registry would look at a server that is not built yet."""
         return []
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yields one gauge for each figure of the status and of the last step."""
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """Yields one gauge for each figure of the status and of the last step, and the janitor's counts."""
         status = self._status()
         state = GaugeMetricFamily("ajet_engine_state", "1 for the present state", labels=["state"])
         for known in EngineState:
@@ -78,6 +80,8 @@ class _StatusCollector(Collector):
         yield state
         for name, text, value in _of_status(status):
             yield GaugeMetricFamily(f"ajet_{name}", text, value)
+        for name, text, count in _of_janitor(self._janitor()):
+            yield CounterMetricFamily(f"ajet_{name}", text, count)
         if status.last_step is not None:
             for name, text, value in _of_step(status.last_step):
                 yield GaugeMetricFamily(f"ajet_{name}", f"{text}, last step", value)
@@ -93,6 +97,15 @@ def _of_status(status: StatusView) -> list[tuple[str, str, float]]:
         ("update_steps", "Optimizer steps done", status.step),
         ("update_worker_restarts", "Worker restarts since the last step", status.worker_restarts),
         ("sync_weight_version", "Weight version that is served", status.weight_version),
+    ]
+
+
+def _of_janitor(view: JanitorView) -> list[tuple[str, str, int]]:
+    return [
+        ("request_expired_episodes", "Open episodes that the janitor closed", view.expired),
+        ("capture_set_aside_episodes", "Finished episodes that no batch will take", view.set_aside),
+        ("capture_dropped_episodes", "Episodes whose calls were dropped, as retention says", view.dropped),
+        ("capture_janitor_failures", "Rounds of the janitor that failed", view.failed),
     ]
 
 

@@ -2,9 +2,11 @@
 
     /v1                                      the agent's key of an open episode, as a bearer or as `x-api-key`
     /api/episodes/{id}                       finish, abort, heartbeat: the episode's control key
-    /api/episodes, status, events, ready,    nothing on loopback; elsewhere the client token or the admin token
-    GET job
-    the rest of /api                         nothing on loopback; elsewhere the admin token
+    /api/episodes, status, events, ready,    the client token or the admin token, where tokens are asked for
+    janitor, GET job
+    the rest of /api                         the admin token, where tokens are asked for
+
+Tokens are asked for beyond loopback, and on loopback if the operator wants it.
 
 They are coroutines so that they run in the event loop, where episodes open and close; FastAPI would run plain
 functions in a thread beside it.
@@ -47,22 +49,22 @@ def agent_key(request: Request) -> str | None:
 
 
 async def require_client(request: Request, server: ServerDep) -> None:
-    """Lets everybody through on loopback; elsewhere those who have the client token or the admin token."""
+    """Lets those through who have the client token or the admin token, and everybody where no token is asked for."""
     _require(request, server, server.client_token, server.admin_token)
 
 
 async def require_admin(request: Request, server: ServerDep) -> None:
-    """Lets everybody through on loopback; elsewhere those who have the admin token."""
+    """Lets those through who have the admin token, and everybody where no token is asked for."""
     _require(request, server, server.admin_token)
 
 
 def _require(request: Request, server: Server, *tokens: str) -> None:
-    if server.settings.is_loopback or _is_one_of(bearer(request), *tokens):
+    if not server.settings.asks_for_token or _is_one_of(bearer(request), *tokens):
         return
     needed = "client-token" if len(tokens) > 1 else "admin-token"
     raise KeyRefusedError(
-        f"this server listens on {server.settings.host}, so this needs the {needed.replace('-', ' ')}: the content of "
-        f"the file {needed} in its data folder, as a bearer token"
+        f"this needs the {needed.replace('-', ' ')}: the content of the file {needed} in the data folder of the "
+        "server, as a bearer token"
     )
 
 
@@ -78,8 +80,9 @@ async def require_control(episode_id: str, request: Request, server: ServerDep) 
 
 
 async def require_view(episode_id: str, request: Request, server: ServerDep) -> None:
-    """Lets whoever may use `/api` look at an episode, and the holder of its control key on any bind."""
-    if bearer(request) is None:
+    """Lets those look at an episode whom `require_client` lets through, and the holder of its control key."""
+    key = bearer(request)
+    if key is None or _is_one_of(key, server.client_token):
         await require_client(request, server)
     else:
         await require_control(episode_id, request, server)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from ajet_core.config import Job
-from ajet_core.wire import PoolView, Readiness, StatusView
+from ajet_core.wire import JanitorView, PoolView, Readiness, StatusView
 from ajet_server.episodes.agreeing import agree
 from ajet_server.routes.access import ServerDep, refuse_web_pages, require_admin, require_client
 from ajet_server.routes.openapi import OUR_ERRORS
@@ -21,6 +21,12 @@ _client, _admin = [Depends(require_client)], [Depends(require_admin)]
 async def status(server: ServerDep) -> StatusView:
     """One look at the server: state, cause, pool, last step."""
     return server.status()
+
+
+@router.get("/janitor", dependencies=_client)
+async def janitor(server: ServerDep) -> JanitorView:
+    """What the janitor expired, set aside and dropped, when and why."""
+    return server.janitor()
 
 
 @router.get("/job", dependencies=_client)

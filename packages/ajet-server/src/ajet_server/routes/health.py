@@ -3,7 +3,8 @@
 from fastapi import APIRouter, Depends, Response
 from fastapi.responses import PlainTextResponse
 
-from ajet_core.episode import EpisodeKind
+from ajet_core.errors import UnavailableError
+from ajet_core.events import EngineState
 from ajet_server.routes.access import ServerDep, refuse_web_pages
 from ajet_server.routes.openapi import OUR_ERRORS
 
@@ -18,8 +19,9 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(server: ServerDep) -> dict[str, str]:
-    """200 while train episodes are handed out, else 503 with the cause."""
-    server.runtime.conductor.admit(EpisodeKind.TRAIN)
+    """200 while train episodes are handed out, else 503 with the state. `/api/status` has the cause."""
+    if server.state is not EngineState.ROLLING:
+        raise UnavailableError(f"the server is {server.state}; see /api/status", retry_after_s=1.0)
     return {"status": "ready"}
 
 

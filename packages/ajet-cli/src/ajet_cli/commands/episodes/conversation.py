@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ajet_cli.commands.datafolder import age
 from ajet_cli.commands.episodes.listing import versions
 from ajet_cli.commands.merge import drawing, explanation
+from ajet_cli.output import printable
 
 if TYPE_CHECKING:
     from ajet_merge import Explanation
@@ -88,7 +89,7 @@ def _head(line: dict[str, Any]) -> str:
     metrics = "".join(f"   {name} {value:g}" for name, value in line["metrics"].items())
     closed = f", closed {age(line['closed_at'])} ago" if line["closed_at"] is not None else ""
     batch = f"   batch {line['batch_id']} (step {line['step']})" if line["batch_id"] else ""
-    return drawing.printable(
+    return printable(
         f"episode {line['episode_id']}   {line['kind']}, {line['status']}{reason}{reward}{metrics}\n"
         f"task {line['task_id']}   group {line['group_id']}   client {line['client_id']}\n"
         f"opened {age(line['opened_at'])} ago{closed}{batch}{'   set aside' if line['stale'] else ''}"
@@ -129,7 +130,7 @@ def _message(message: dict[str, Any], *, full: bool) -> str:
     if thinking := message.get("reasoning_content"):
         parts.insert(0, f"(thinks) {_text(thinking)}")
     parts += [f"(calls) {json.dumps(call.get('function', call))}" for call in message.get("tool_calls") or []]
-    text = drawing.printable(" ".join(part for part in parts if part))
+    text = printable(" ".join(part for part in parts if part))
     if not full and len(text) > _SHOWN_CHARACTERS:
         text = f"{text[:_SHOWN_CHARACTERS]}... ({len(text) - _SHOWN_CHARACTERS:,} characters more, with --full)"
     return f"  {message['role']:<10} " + text.replace("\n", "\n             ")

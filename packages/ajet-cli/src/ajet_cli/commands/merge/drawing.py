@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from textwrap import TextWrapper
 from typing import Any
 
+from ajet_cli.output import printable
+
 BAR_COLUMNS = 32
 SHOWN_ROWS = 20
 
@@ -29,11 +31,6 @@ def _cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else printable(str(value))
-
-
-def printable(text: str) -> str:
-    """The text without characters that would move a terminal's cursor or colour what follows; lines stay lines."""
-    return "".join(character if character.isprintable() or character == "\n" else "�" for character in text)
 
 
 def bar(part: float, whole: float) -> str:
