@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from ajet_client import EpisodeRecord, RunReport, Swarm, Task
 from ajet_client.episode import Episode
-from ajet_client.runner import Agent
+from ajet_client.agents import Agent
 from ajet_client.testing import FakeClock, FakeServer
 from ajet_core.errors import ConflictError, EngineFailedError, KeyRefusedError, RequestError, UnavailableError
 from ajet_core.events import EngineState

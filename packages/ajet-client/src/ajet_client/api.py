@@ -232,7 +232,7 @@ class Api:
 
     def _close(self, grant: EpisodeGrant, verb: str, body: bytes, patience_s: float) -> Plan[EpisodeView]:
         path = f"/api/episodes/{grant.episode_id}/{verb}"
-        request = Request("POST", path, grant.control_key, body)
+        request = Request("POST", path, grant.control_key, body, min(_ANSWER_S, patience_s))
         doing = f"{verb}ing episode {grant.episode_id}"
         reply = yield from persist(doing, lambda _: request, patience_s, self.clock)
         return _read(EpisodeView, reply)
