@@ -120,7 +120,9 @@ def as_agent(agent: "Agent | AgentBase | str", isolation: Isolation, timeout: fl
         _refuse_for_program(isolation, timeout, watch)
         return agent
     if watch and not isinstance(agent, str):
-        raise RequestError("watch: only an agent given as 'file.py:function' can change; a function stays", field="watch")
+        raise RequestError(
+            "watch: only an agent given as 'file.py:function' can change; a function stays", field="watch"
+        )
     if isolation == "process":
         from ajet_client.isolation import ProcessAgent
 

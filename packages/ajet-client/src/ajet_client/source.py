@@ -205,5 +205,7 @@ def _before_path_finder() -> int:
 def _explain(file: str, error: BaseException) -> str:
     """Returns the traceback, without the frames that loaded the file."""
     told = traceback.TracebackException.from_exception(error)
-    told.stack = traceback.StackSummary.from_list([frame for frame in told.stack if not frame.filename.startswith(_OURS)])
+    told.stack = traceback.StackSummary.from_list(
+        [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
+    )
     return f"{file} cannot be loaded:\n{''.join(told.format()).rstrip()}"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ajet_client.transport import Stop
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, PoolView, StatusView
+    from ajet_core.wire import EpisodeGrant, EpisodeView, OpenEpisode, PoolView, StatusView
 
 
 class Swarm:
@@ -200,8 +200,8 @@ class Swarm:
         """
         from ajet_client.episode import Episode
 
-        plan = self._api.open(task=task, kind=kind, task_id=task_id, group_id=group_id, patience_s=wait)
-        episode = Episode(self._api, self._link.run(plan, stop), task, self._link)
+        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id)
+        episode = Episode(self._api, self._open(want, wait, stop), task, self._link)
         self._heartbeats.add(episode)
         try:
             yield episode
@@ -212,6 +212,16 @@ class Swarm:
             self._link.run(episode.settle())
         finally:
             self._heartbeats.drop(episode)
+
+    def _open(self, want: OpenEpisode, patience_s: float, stop: Stop | None) -> EpisodeGrant:
+        from ajet_client.transport import StoppedError
+
+        try:
+            return self._link.run(self._api.open(want, patience_s), stop)
+        except StoppedError as stopped:
+            if stopped.cut:
+                self._link.run(self._api.withdraw(want, str(stopped)))
+            raise
 
     def run(
         self,

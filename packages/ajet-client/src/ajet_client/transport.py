@@ -29,10 +29,15 @@ class ConnectionBrokenError(Exception):
 
 
 class StoppedError(Exception):
-    """The plan was given up because its `stop` event is set."""
+    """The plan was given up because its `stop` event is set.
 
-    def __init__(self, reason: str) -> None:
+    Attributes:
+        cut: whether that cut a request, which the server may have acted on.
+    """
+
+    def __init__(self, reason: str, *, cut: bool = False) -> None:
         super().__init__(reason)
+        self.cut = cut
 
 
 class Stop(threading.Event):
@@ -111,7 +116,7 @@ class Link:
                 raise StoppedError(stop.reason)
             outcome = self._clock.sleep(step.seconds, stop) if isinstance(step, Pause) else self._send(step, stop)
             if isinstance(outcome, Broken) and stop is not None and stop.is_set():
-                raise StoppedError(stop.reason)  # cut by us: nothing to be told or tried again
+                raise StoppedError(stop.reason, cut=True)  # cut by us: nothing to be told or tried again
 
     def stream(self, request: Request, connected: Callable[[], None]) -> Iterator[str]:
         """Yields the data of each server-sent event, and calls `connected` before the first.
