@@ -1,7 +1,8 @@
 """Python agents in processes of their own: what one episode breaks, it breaks for itself.
 
-A process runs one episode at a time. It is kept for the next one, so that imports are paid once, until it crashed, hung,
-ran old code, or has run a hundred. `isolated.py` is what runs in it; the two speak JSON lines over a socket pair.
+A process runs one episode at a time. It is kept for the next one, so that imports are paid once, until it crashed,
+hung, has old code, or has run a hundred. `isolated.py` is what runs in it; the two speak JSON lines over a socket pair.
+What the agent prints is kept, up to 64 kB; the end of its standard error is quoted when the process dies or is ended.
 """
 
 import json

@@ -1,9 +1,9 @@
 """The bounded runner of the sync `Swarm`: agents in threads.
 
 The calling thread reads the tasks and hands them out, one when a worker is free. Workers are daemon threads, so that a
-hung agent cannot keep the process alive; agents that are processes are ended. At a Ctrl-C, or when no episode can be opened, the calling thread cuts the
-openings that the server holds, aborts the open episodes, which makes the server refuse their agents' calls, waits a
-little for the workers and raises.
+hung agent cannot keep the process alive; agents that are processes are ended. At a Ctrl-C, or when no episode can be
+opened, the calling thread cuts the openings that the server holds, aborts the open episodes, which makes the server
+refuse their agents' calls, waits a little for the workers and raises.
 """
 
 import logging

@@ -85,7 +85,8 @@ def place_of(function: Callable[..., object]) -> Place:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     if not isinstance(module, str) or not name.isidentifier():
         raise RequestError(
-            f"agent: isolation='process' needs a function at the top level of a module, or 'file.py:function'; got {function!r}",
+            "agent: isolation='process' needs a function at the top level of a module, or 'file.py:function'; "
+            f"got {function!r}",
             field="agent",
         )
     if module != "__main__":
@@ -124,10 +125,10 @@ class SourceFile:
             sys.meta_path.insert(_before_path_finder(), self._folder)
         try:
             return self._function(self._run())
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - told to who can mend it
             # It may lack a module that is still to be written, so a new name in the folder counts as well.
             folder = str(Path(self._file).parent)
-            raise BrokenAgentError(_explain(self._file, error), self.sources | {folder: stamp(folder)}) from None
+            raise BrokenAgentError(_explain(self._file, error), {**self.sources, folder: stamp(folder)}) from None
 
     def close(self) -> None:
         """Forgets the modules."""
