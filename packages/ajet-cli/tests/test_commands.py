@@ -22,7 +22,7 @@ def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 def test_help_names_every_command() -> None:
     text = CliRunner().invoke(cli, ["--help"]).output
-    for name in ("episodes", "job", "ledger", "merge", "policy", "quickstart", "server", "status"):
+    for name in ("episodes", "job", "ledger", "merge", "policy", "quickstart", "run", "server", "status"):
         assert f"\n  {name}" in text
 
 
@@ -52,6 +52,7 @@ def test_an_unknown_command_is_refused() -> None:
         ["status"],
         ["policy", "simulate"],
         ["quickstart"],
+        ["run"],
     ],
 )
 def test_every_command_takes_json(command: list[str]) -> None:

@@ -165,7 +165,8 @@ def test_an_opening_that_cannot_be_names_its_field(
 def test_the_server_is_asked_to_hold_an_opening_no_longer_than_there_is_time(clock: FakeClock) -> None:
     def hold(patience_s: float) -> str:
         api = Api("token", "me", 1.0, 1.0, clock)
-        request = next(api.open(task=1, kind="eval", task_id=None, group_id=None, patience_s=patience_s))
+        want = api.opening(task=1, kind="eval", task_id=None, group_id=None)
+        request = next(api.open(want, patience_s))
         return request.body.decode()  # type: ignore[union-attr]
 
     assert '"wait_s":10.0' in hold(600.0)

@@ -9,7 +9,14 @@ import pytest
 from ajet_client import AsyncSwarm, Swarm
 from ajet_client.testing import FakeClock, FakeServer
 from ajet_core.config import BatchConfig, Job, ModelConfig
-from ajet_core.errors import EngineFailedError, EpisodeClosedError, NotFoundError, RewardError, UnavailableError
+from ajet_core.errors import (
+    EngineFailedError,
+    EpisodeClosedError,
+    NotFoundError,
+    RequestError,
+    RewardError,
+    UnavailableError,
+)
 from ajet_core.events import EngineState, StateChanged
 
 
@@ -23,11 +30,17 @@ def run(
     asyncio.run(main())
 
 
+SYNC_ONLY = {"stop", "isolation", "timeout", "watch"}
+"""Threads are stopped by an event and tasks cancelled; agents outside the event loop are for `Swarm.run`."""
+
+
 def test_it_offers_what_the_sync_swarm_offers() -> None:
     def offer(kind: type) -> dict[str, list[str]]:
         public = {name: value for name, value in vars(kind).items() if not name.startswith("_")}
         functions = {name: value for name, value in public.items() if callable(value)}
-        return {name: [p for p in inspect.signature(f).parameters if p != "stop"] for name, f in functions.items()}
+        return {
+            name: [p for p in inspect.signature(f).parameters if p not in SYNC_ONLY] for name, f in functions.items()
+        }
 
     assert offer(AsyncSwarm) == offer(Swarm)
 
@@ -195,3 +208,13 @@ def test_a_failed_engine_is_not_waited_for(server: FakeServer, clock: FakeClock)
 
     run(server, body, clock)
     assert (server.requests, clock.sleeps) == (["open"], [])
+
+
+def test_an_agent_that_is_no_function_is_refused_at_once(server: FakeServer) -> None:
+    async def body(swarm: AsyncSwarm) -> None:
+        with pytest.raises(RequestError, match=r"Swarm\.run takes 'agent.py'") as caught:
+            await swarm.run("agent.py", ["a"])  # type: ignore[arg-type]
+        assert caught.value.field == "agent"
+
+    run(server, body)
+    assert "open" not in server.requests

@@ -1,4 +1,6 @@
+import io
 import re
+import sys
 
 import pytest
 
@@ -32,3 +34,29 @@ def test_an_unknown_total(capsys: pytest.CaptureFixture[str]) -> None:
     with progress_bar(True, None) as show:
         show(RunReport())
     assert "0 done, 0 failed" in capsys.readouterr().err
+
+
+def test_without_rich_the_last_state_goes_into_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with progress_bar(True, 3) as show:
+        show(RunReport())
+        show(RunReport(failed=1))
+    assert capsys.readouterr().err == "0/3 done, 1 failed\n"
+    with progress_bar(True, 3):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_without_rich_one_line_of_a_terminal_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with progress_bar(True, None) as show:
+        show(RunReport())
+        show(RunReport(failed=1))
+    assert terminal.getvalue() == "\r\x1b[K0 done, 0 failed\r\x1b[K0 done, 1 failed\n"

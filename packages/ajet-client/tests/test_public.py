@@ -11,6 +11,7 @@ def test_the_exported_names() -> None:
     assert sorted(ajet_client.__all__) == [
         "AsyncEpisode",
         "AsyncSwarm",
+        "CommandAgent",
         "Episode",
         "EpisodeRecord",
         "RunReport",

@@ -12,8 +12,8 @@ import pytest
 from pydantic import JsonValue
 
 from ajet_client import EpisodeRecord, RunReport, Swarm, Task
+from ajet_client.agents import Agent
 from ajet_client.episode import Episode
-from ajet_client.runner import Agent
 from ajet_client.testing import FakeClock, FakeServer
 from ajet_core.errors import ConflictError, EngineFailedError, KeyRefusedError, RequestError, UnavailableError
 from ajet_core.events import EngineState
@@ -392,7 +392,8 @@ def test_ctrl_c_cuts_the_openings_that_the_server_holds() -> None:
         assert runner_threads() == []  # none had to be left behind
         assert server.wait_until_left(3)
         thread.join(10)
-    assert server.requests.count("open") == 3
+    assert server.requests.count("open") == 6  # each was asked for again, and what came was aborted
+    assert {episode.status for episode in server.episodes} == {"aborted"}
 
 
 def test_ctrl_c_stops_opening_aborts_what_is_open_and_goes_on(server: FakeServer) -> None:

@@ -3,7 +3,9 @@ import logging
 import signal
 import socket
 import threading
+from typing import Any
 
+import httpx2
 import pytest
 
 from ajet_client import Swarm
@@ -119,6 +121,27 @@ def test_a_stop_cuts_what_the_server_holds_and_nothing_else() -> None:
         stop.close()
     assert [type(outcome) for outcome in outcomes] == [StoppedError]
     assert server.rewards == [1.0]
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_an_opening_whose_answer_was_cut_is_taken_back(opened: bool) -> None:
+    stop = Stop()
+    stop.reason = "the run was stopped: LookupError"
+    with FakeServer().serve() as server, Swarm(server.url) as swarm:
+        send = stop.send
+
+        def cut(arguments: Any) -> httpx2.Response:
+            if opened:
+                send(arguments)
+            stop.set()
+            raise httpx2.ReadError("cut")
+
+        stop.send = cut  # type: ignore[method-assign]
+        with pytest.raises(StoppedError), swarm.episode("a", stop=stop):
+            pass
+        stop.close()
+    (episode,) = server.episodes
+    assert (episode.status, episode.reason) == ("aborted", "the run was stopped: LookupError")
 
 
 def test_a_stop_that_comes_while_connecting_cuts_too() -> None:

@@ -16,6 +16,7 @@ _COMMANDS = {
     "merge": ("ajet_cli.commands.merge.group", "merge"),
     "policy": ("ajet_cli.commands.policy", "policy"),
     "quickstart": ("ajet_cli.commands.quickstart", "quickstart"),
+    "run": ("ajet_cli.commands.run", "run"),
     "server": ("ajet_cli.commands.server", "server"),
     "status": ("ajet_cli.commands.server", "status"),
 }

@@ -8,6 +8,12 @@
     runner        agents in threads           async_runner  agents in tasks
     workers       the pool of threads         attempts      the attempts at one slot of a run
     progress      the progress bar
+    agents        what a run runs: a function, or one of
+    agentfile     a file that may change      source        its source files: what was read, whether it changed
+    isolation     a process of its own        isolated      what runs in it
+    command       a program in any language   outcome       the reward as it writes it
+    rewardbox     where it may post it        environment   the variables that it finds
+    child         a program that runs, and how it is ended
     api           the control plane's calls   feed          the stream of events
     retry         when to try again, for how long, what to say at the end
     leases        heartbeats of open episodes
@@ -23,6 +29,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ajet_client.async_swarm import AsyncSwarm
+    from ajet_client.command import CommandAgent
     from ajet_client.episode import AsyncEpisode, Episode
     from ajet_client.report import EpisodeRecord, RunReport
     from ajet_client.swarm import Swarm
@@ -33,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncEpisode",
     "AsyncSwarm",
+    "CommandAgent",
     "Episode",
     "EpisodeRecord",
     "RunReport",
@@ -47,6 +55,7 @@ __all__ = [
 _HOME = {
     "AsyncEpisode": "episode",
     "AsyncSwarm": "async_swarm",
+    "CommandAgent": "command",
     "Episode": "episode",
     "EpisodeRecord": "report",
     "RunReport": "report",

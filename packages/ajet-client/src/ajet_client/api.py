@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
@@ -39,6 +40,8 @@ _ANSWER_S = 30.0
 """How long an answer may take beyond that, seconds."""
 _ABORT_PATIENCE_S = 10.0
 """An abort is not worth a long wait, seconds: an episode that nobody renews expires by itself."""
+_WITHDRAW_S = 2.0
+"""How long a stopped run waits to learn whether a cut opening was one, seconds."""
 _POLL_S = 0.5
 
 logger = logging.getLogger("ajet_client")
@@ -191,11 +194,9 @@ class Api:
         reply = yield from self._call(f"reading {episode_id}", "GET", f"/api/episodes/{episode_id}")
         return _read(EpisodeView, reply)
 
-    def open(
-        self, *, task: JsonValue, kind: str, task_id: str | None, group_id: str | None, patience_s: float
-    ) -> Plan[EpisodeGrant]:
-        """Opens an episode. All tries carry one request id, so that a lost answer costs nothing."""
-        want = _build(
+    def opening(self, *, task: JsonValue, kind: str, task_id: str | None, group_id: str | None) -> OpenEpisode:
+        """Returns what to ask for. Its request id is one episode's, so all of it is sent again as it is."""
+        return _build(
             OpenEpisode,
             request_id=new_request_id(),
             kind=kind,
@@ -205,13 +206,28 @@ class Api:
             client_id=self.client_id,
         )
 
+    def open(self, want: OpenEpisode, patience_s: float) -> Plan[EpisodeGrant]:
+        """Opens an episode. All tries carry one request id, so that a lost answer costs nothing."""
+
         def ask(left_s: float) -> Request:
             hold_s = min(_HOLD_S, left_s)
-            body = _dump(want.model_copy(update={"wait_s": hold_s}))
-            return self._request("POST", "/api/episodes", body, timeout_s=hold_s + _ANSWER_S)
+            return self._open_request(want, hold_s, hold_s + _ANSWER_S)
 
         reply = yield from persist("opening an episode", ask, patience_s, self.clock)
         return _read(EpisodeGrant, reply)
+
+    def withdraw(self, want: OpenEpisode, reason: str) -> Plan[None]:
+        """Takes back an opening whose answer was cut: the server may have opened it, and would keep it for a lease.
+
+        Asks once more, without waiting, and aborts what comes. Trouble is left to the lease.
+        """
+        with suppress(AjetError):
+            reply = yield from once(self._open_request(want, 0.0, _WITHDRAW_S))
+            yield from self.abort(_read(EpisodeGrant, reply), reason)
+
+    def _open_request(self, want: OpenEpisode, hold_s: float, timeout_s: float) -> Request:
+        body = _dump(want.model_copy(update={"wait_s": hold_s}))
+        return self._request("POST", "/api/episodes", body, timeout_s=timeout_s)
 
     def finish(self, grant: EpisodeGrant, reward: float, metrics: Mapping[str, float]) -> Plan[EpisodeView]:
         """Reports the reward."""
@@ -238,7 +254,7 @@ class Api:
 
     def _close(self, grant: EpisodeGrant, verb: str, body: bytes, patience_s: float) -> Plan[EpisodeView]:
         path = f"/api/episodes/{grant.episode_id}/{verb}"
-        request = Request("POST", path, grant.control_key, body)
+        request = Request("POST", path, grant.control_key, body, min(_ANSWER_S, patience_s))
         doing = f"{verb}ing episode {grant.episode_id}"
         reply = yield from persist(doing, lambda _: request, patience_s, self.clock)
         return _read(EpisodeView, reply)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ajet_client.clock import Clock
 from ajet_client.swarm import server_url
+from ajet_core.errors import RequestError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -200,8 +201,9 @@ class AsyncSwarm:
         """
         from ajet_client.episode import AsyncEpisode
 
-        plan = self._api.open(task=task, kind=kind, task_id=task_id, group_id=group_id, patience_s=wait)
-        episode = AsyncEpisode(self._api, await self._link.run(plan), task, self._link)
+        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id)
+        grant = await self._link.run(self._api.open(want, wait))
+        episode = AsyncEpisode(self._api, grant, task, self._link)
         self._heartbeats.add(episode)
         try:
             yield episode
@@ -261,6 +263,8 @@ class AsyncSwarm:
         from ajet_client.async_runner import AsyncRunner
         from ajet_client.report import RunSettings
 
+        if not callable(agent):
+            raise RequestError(f"agent must be a function; Swarm.run takes {agent!r}", field="agent")
         settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records)
         size = await self._link.run(self._api.group_size(kind, group_size, tasks, wait))
         return await AsyncRunner(self, agent, size, settings).run(tasks)

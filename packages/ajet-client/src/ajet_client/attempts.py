@@ -1,6 +1,8 @@
 """The attempts at one slot of a run; shared by both runners."""
 
+import inspect
 import logging
+from collections.abc import Callable
 
 from ajet_client.clock import Clock
 from ajet_client.episode import EpisodeBase
@@ -8,6 +10,10 @@ from ajet_client.report import EpisodeRecord, RunSettings, Slot
 from ajet_core.errors import ConflictError, RewardError
 
 logger = logging.getLogger("ajet_client")
+
+
+class AgentFailedError(Exception):
+    """An agent outside this process came to no reward; the message says why, and a note has its traceback, if any."""
 
 
 class Attempts:
@@ -45,13 +51,19 @@ class Attempts:
         self.slot = Slot(self.slot.task, None)
         return True
 
+    def withdrawn(self) -> None:
+        """Notes that the agent could not be begun, for a reason that says nothing about the task: no attempt."""
+        self._count -= 1
+
     def failed(self, error: Exception) -> bool:
         """Notes how the attempt failed. Returns whether there may be another."""
         self._error = f"{type(error).__name__}: {error}"
         last = self._count >= self._limit
         level = logging.WARNING if last else logging.INFO
-        where = error if self._count == 1 else None  # where the mistake is, told once an episode
-        logger.log(level, "attempt %d of %d failed: %s", self._count, self._limit, self._error, exc_info=where)
+        ours = isinstance(error, AgentFailedError)  # our own lines say nothing about where the mistake is
+        notes = "\n".join(["", *getattr(error, "__notes__", [])]) if ours else ""
+        where = error if self._count == 1 and not ours else None  # told once an episode
+        logger.log(level, "attempt %d of %d failed: %s%s", self._count, self._limit, self._error, notes, exc_info=where)
         return not last
 
     def record(self) -> EpisodeRecord:
@@ -76,6 +88,16 @@ class Attempts:
 
 def _short(episode: EpisodeBase) -> str:
     return f"no attempt is left, so group {episode.group_id} stays short of it"
+
+
+def call(function: Callable[..., object], episode: EpisodeBase) -> object:
+    """Calls an agent's function; one that is `async` runs in an event loop of its own."""
+    returned = function(episode)
+    if not inspect.iscoroutine(returned):
+        return returned
+    import asyncio  # 30 ms that others need not pay
+
+    return asyncio.run(returned)
 
 
 def adopt(episode: EpisodeBase, returned: object) -> None:

@@ -88,6 +88,11 @@ class EpisodeBase:
         return self._status
 
     @property
+    def is_closed(self) -> bool:
+        """Whether it is over, as far as this client knows."""
+        return self._status is not EpisodeStatus.OPEN
+
+    @property
     def recorded_reward(self) -> float | None:
         """The reward set so far."""
         return self._reward
@@ -154,7 +159,7 @@ class EpisodeBase:
         if self._status is not EpisodeStatus.OPEN:
             return
         try:
-            yield from self.give_up(_describe(error))
+            yield from self.give_up(describe(error))
         except AjetError as trouble:
             error.add_note(f"{self!r} could not be aborted and will expire: {trouble}")
 
@@ -224,5 +229,6 @@ class AsyncEpisode(EpisodeBase):
         await self._link.run(self.give_up(reason))
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
+    """Returns an error's type and text, as the reason of an abort."""
     return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -1,21 +1,23 @@
 """The bounded runner of the sync `Swarm`: agents in threads.
 
 The calling thread reads the tasks and hands them out, one when a worker is free. Workers are daemon threads, so that a
-hung agent cannot keep the process alive. At a Ctrl-C, or when no episode can be opened, the calling thread cuts the
-openings that the server holds, aborts the open episodes, which makes the server refuse their agents' calls, waits a
-little for the workers and raises.
+hung agent cannot keep the process alive; agents that are processes are ended. At a Ctrl-C, or when no episode can be
+opened, the calling thread cuts the openings that the server holds, aborts the open episodes, which makes the server
+refuse their agents' calls, waits a little for the workers and raises.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
+from ajet_client.agents import AgentBase
 from ajet_client.attempts import Attempts, adopt
-from ajet_client.episode import Episode
+from ajet_client.episode import Episode, describe
 from ajet_client.progress import Show, expected_total, progress_bar
 from ajet_client.report import EpisodeRecord, RunReport, RunSettings, Slot, new_report, slots
+from ajet_client.source import BrokenAgentError
 from ajet_client.tasks import TaskLike
 from ajet_client.transport import Stop, StoppedError
 from ajet_client.workers import Workers
@@ -23,9 +25,6 @@ from ajet_core.errors import AjetError
 
 if TYPE_CHECKING:
     from ajet_client.swarm import Swarm
-
-Agent: TypeAlias = Callable[[Episode], object]
-"""Runs one episode. Returns its reward, or None after `episode.reward(...)`."""
 
 _GRACE_S = 5.0
 """How long stopped workers are waited for, seconds."""
@@ -36,7 +35,7 @@ logger = logging.getLogger("ajet_client")
 class Runner:
     """One call of `Swarm.run`."""
 
-    def __init__(self, swarm: "Swarm", agent: Agent, group_size: int, settings: RunSettings) -> None:
+    def __init__(self, swarm: "Swarm", agent: AgentBase, group_size: int, settings: RunSettings) -> None:
         self._swarm = swarm
         self._agent = agent
         self._group_size = group_size
@@ -60,6 +59,7 @@ class Runner:
             finally:
                 self._workers.close()
                 self._stop.close()
+                self._agent.close()
         return self._report
 
     def _hand_out(self, source: Iterator[Slot]) -> None:
@@ -82,9 +82,13 @@ class Runner:
         """Returns whether the slot is through. Raises only if no episode could be opened."""
         episode = None
         try:
+            self._agent.wait_until_ready(self._stop)
             with self._opened(attempts.slot) as episode:
                 attempts.opened(episode)
-                adopt(episode, self._agent(episode))
+                adopt(episode, self._agent.run(episode, self._stop))
+        except BrokenAgentError:
+            attempts.withdrawn()
+            return False
         except Exception as error:
             if episode is not None:
                 return not attempts.failed(error)
@@ -107,7 +111,7 @@ class Runner:
             self._open.add(episode)
             try:
                 if self._stop.is_set():
-                    raise StoppedError
+                    raise StoppedError(self._stop.reason)
                 yield episode
             finally:
                 self._open.discard(episode)
@@ -121,11 +125,12 @@ class Runner:
 
     def _abandon(self, error: BaseException) -> None:
         """Stops opening, also what the server holds, aborts what is open and waits a little for the workers."""
+        self._stop.reason = f"the run was stopped: {describe(error)}"
         self._stop.set()
         error.add_note(f"the run was stopped: {self._report}")
         try:
             for episode in list(self._open):
-                episode.abort(f"the run was stopped: {type(error).__name__}")
+                episode.abort(self._stop.reason)
         except AjetError as trouble:
             logger.warning("open episodes are left to expire: %s", trouble)
         self._workers.join(_GRACE_S)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic import JsonValue
 
+    from ajet_client.agents import Agent, AgentBase, Isolation
     from ajet_client.episode import Episode
     from ajet_client.report import EpisodeRecord, RunReport
-    from ajet_client.runner import Agent
     from ajet_client.tasks import TaskLike
     from ajet_client.transport import Stop
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, JanitorView, PoolView, StatusView
+    from ajet_core.wire import EpisodeGrant, EpisodeView, JanitorView, OpenEpisode, PoolView, StatusView
 
 
 class Swarm:
@@ -212,8 +212,8 @@ class Swarm:
         """
         from ajet_client.episode import Episode
 
-        plan = self._api.open(task=task, kind=kind, task_id=task_id, group_id=group_id, patience_s=wait)
-        episode = Episode(self._api, self._link.run(plan, stop), task, self._link)
+        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id)
+        episode = Episode(self._api, self._open(want, wait, stop), task, self._link)
         self._heartbeats.add(episode)
         try:
             yield episode
@@ -225,9 +225,19 @@ class Swarm:
         finally:
             self._heartbeats.drop(episode)
 
+    def _open(self, want: OpenEpisode, patience_s: float, stop: Stop | None) -> EpisodeGrant:
+        from ajet_client.transport import StoppedError
+
+        try:
+            return self._link.run(self._api.open(want, patience_s), stop)
+        except StoppedError as stopped:
+            if stopped.cut:
+                self._link.run(self._api.withdraw(want, str(stopped)))
+            raise
+
     def run(
         self,
-        agent: Agent,
+        agent: Agent | AgentBase | str,
         tasks: Iterable[TaskLike],
         *,
         group_size: int | None = None,
@@ -235,6 +245,9 @@ class Swarm:
         kind: str = "train",
         attempts: int = 3,
         wait: float = 600.0,
+        isolation: Isolation = "thread",
+        timeout: float | None = None,
+        watch: bool = False,
         progress: bool = True,
         on_result: Callable[[EpisodeRecord], object] | None = None,
         keep_records: int | None = None,
@@ -242,7 +255,8 @@ class Swarm:
         """Runs an agent on tasks, `group_size` episodes each, in a bounded pool of threads.
 
         Args:
-            agent: called with an `Episode`. Returns the reward, or sets it with `episode.reward(...)`.
+            agent: called with an `Episode`. Returns the reward, or sets it with `episode.reward(...)`. Or the name of
+                such a function, "file.py:function"; or a `CommandAgent`.
             tasks: JSON values or `Task`s. Read only as far as there is room, so an endless generator will do.
             group_size: episodes per task. By default as many as the job compares: its `batch.group_size` for `train`
                 (1 under its policy `episodes`), 1 for `eval`. More than one make a group of their own. With 1 the
@@ -252,6 +266,13 @@ class Swarm:
             kind: `train` or `eval`.
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
             wait: how long to wait for the job, and for each episode, seconds.
+            isolation: `thread` calls the agent in threads of this process. `process` calls it in processes of their
+                own, so that an episode that crashes or hangs harms no other; the agent is then a function at the top
+                level of a module, or the name of one.
+            timeout: seconds that an agent may take, with `isolation="process"`; then its process is ended, and the
+                attempt failed.
+            watch: load "file.py:function" anew when the file, or one that it imports from its folder, changed. While it
+                cannot be loaded, no episode is opened.
             progress: show a progress bar.
             on_result: called with each record, one at a time, from the threads.
             keep_records: how many of the latest records the report keeps; None keeps all.
@@ -269,12 +290,14 @@ class Swarm:
             EngineFailedError: its engine has failed.
             AjetError: an episode could not be opened. The open ones are aborted, as they are at a Ctrl-C.
         """
+        from ajet_client.agents import as_agent
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
 
         settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        prepared = as_agent(agent, isolation, timeout, watch)
         size = self._link.run(self._api.group_size(kind, group_size, tasks, wait))
-        return Runner(self, agent, size, settings).run(tasks)
+        return Runner(self, prepared, size, settings).run(tasks)
 
 
 def server_url(url: str) -> str:

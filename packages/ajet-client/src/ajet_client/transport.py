@@ -30,10 +30,15 @@ class ConnectionBrokenError(Exception):
 
 
 class StoppedError(Exception):
-    """The plan was given up because its `stop` event is set."""
+    """The plan was given up because its `stop` event is set.
 
-    def __init__(self) -> None:
-        super().__init__("the run was stopped")
+    Attributes:
+        cut: whether that cut a request, which the server may have acted on.
+    """
+
+    def __init__(self, reason: str, *, cut: bool = False) -> None:
+        super().__init__(reason)
+        self.cut = cut
 
 
 class Stop(threading.Event):
@@ -42,10 +47,14 @@ class Stop(threading.Event):
     A thread that waits for an answer cannot be interrupted, and closing its socket does not wake it. Shutting the
     socket down does, and the server sees at once that nobody waits any more. Requests under a `Stop` have connections
     of their own, so that nothing else is cut.
+
+    Attributes:
+        reason: why, for people; to be set before `set`.
     """
 
     def __init__(self) -> None:
         super().__init__()
+        self.reason = "the run was stopped"
         self._lock = threading.Lock()
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._client: httpx2.Client | None = None
@@ -108,10 +117,10 @@ class Link:
             except StopIteration as end:
                 return end.value
             if stop is not None and stop.is_set():
-                raise StoppedError
+                raise StoppedError(stop.reason)
             outcome = self._clock.sleep(step.seconds, stop) if isinstance(step, Pause) else self._send(step, stop)
             if isinstance(outcome, Broken) and stop is not None and stop.is_set():
-                raise StoppedError  # cut by us: nothing to be told or tried again
+                raise StoppedError(stop.reason, cut=True)  # cut by us: nothing to be told or tried again
 
     def stream(self, request: Request, connected: Callable[[], None]) -> Iterator[str]:
         """Yields the data of each server-sent event, and calls `connected` before the first.
