@@ -186,7 +186,14 @@ class Api:
         return _read(EpisodeView, reply)
 
     def open(
-        self, *, task: JsonValue, kind: str, task_id: str | None, group_id: str | None, patience_s: float
+        self,
+        *,
+        task: JsonValue,
+        kind: str,
+        task_id: str | None,
+        group_id: str | None,
+        weights: int | None = None,
+        patience_s: float,
     ) -> Plan[EpisodeGrant]:
         """Opens an episode. All tries carry one request id, so that a lost answer costs nothing."""
         want = _build(
@@ -197,6 +204,7 @@ class Api:
             task_id=task_id,
             group_id=group_id,
             client_id=self.client_id,
+            weights=weights,
         )
 
         def ask(left_s: float) -> Request:

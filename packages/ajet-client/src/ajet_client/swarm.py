@@ -177,6 +177,7 @@ class Swarm:
         kind: str = "train",
         task_id: str | None = None,
         group_id: str | None = None,
+        weights: int | None = None,
         wait: float = 600.0,
         stop: Stop | None = None,
     ) -> Generator[Episode]:
@@ -190,17 +191,22 @@ class Swarm:
             kind: `train`, or `eval`: never trained on, any sampling parameters.
             task_id: name of the task. By default equal tasks are one task.
             group_id: the group to join. By default the server chooses.
+            weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
+                gets the weights of its moment.
             wait: how long to wait until the server hands out an episode, seconds.
             stop: gives the waiting up when it is set, with a `StoppedError`, and cuts the request; for runners.
 
         Raises:
             UnavailableError: no episode after `wait` seconds, or the reward could not be reported.
+            NotFoundError: there is no such weight version any more; the message names those that are there.
             EngineFailedError: the server's engine has failed.
             EpisodeClosedError: the server closed the episode before its reward came.
         """
         from ajet_client.episode import Episode
 
-        plan = self._api.open(task=task, kind=kind, task_id=task_id, group_id=group_id, patience_s=wait)
+        plan = self._api.open(
+            task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights, patience_s=wait
+        )
         episode = Episode(self._api, self._link.run(plan, stop), task, self._link)
         self._heartbeats.add(episode)
         try:
@@ -221,6 +227,7 @@ class Swarm:
         group_size: int | None = None,
         concurrency: int = 16,
         kind: str = "train",
+        weights: int | None = None,
         attempts: int = 3,
         wait: float = 600.0,
         progress: bool = True,
@@ -238,6 +245,8 @@ class Swarm:
                 clients bring the same ones.
             concurrency: episodes, and threads, at the same time.
             kind: `train` or `eval`.
+            weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
+                gets the weights of its moment.
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
             wait: how long to wait for the job, and for each episode, seconds.
             progress: show a progress bar.
@@ -260,7 +269,7 @@ class Swarm:
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
 
-        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights)
         size = self._link.run(self._api.group_size(kind, group_size, tasks, wait))
         return Runner(self, agent, size, settings).run(tasks)
 
