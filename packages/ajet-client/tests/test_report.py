@@ -1,3 +1,4 @@
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import strategies as st
 from ajet_client import EpisodeRecord, RunReport, Task
 from ajet_client.report import slots
 from ajet_core.episode import EpisodeKind
+from ajet_core.errors import RequestError
+from ajet_core.passk import PassAt
 
 
 def record(reward: float | None, **metrics: float) -> EpisodeRecord:
@@ -60,3 +63,28 @@ def test_short_groups() -> None:
     assert report.short_groups == {"a": 2}
     report.add(replace(record(None), group_id="c", group_named=True))
     assert str(report).endswith("mean reward 1, 2 groups left short")
+
+
+def of_task(name: str, *rewards: float | None) -> list[EpisodeRecord]:
+    return [replace(record(reward), task=Task({"q": name})) for reward in rewards]
+
+
+def test_pass_at_k_counts_tasks_and_never_a_failure_as_a_miss() -> None:
+    report = RunReport()
+    for one in [*of_task("a", 1.0, 0.0, 0.0, 1.0), *of_task("b", 0.4, None, 0.9, None), *of_task("c", None)]:
+        report.add(one)
+    assert report.pass_at(1) == PassAt(1, (0.5 + 0) / 2, 2, 1)
+    assert report.pass_at(2, success=0.9).value == pytest.approx((1 - 1 / 6 + 1) / 2)
+    assert report.pass_at(4) == PassAt(4, 1.0, 1, 2)
+    assert [one.k for one in report.passes()] == [1, 2, 4]
+    assert RunReport().passes() == []
+    with pytest.raises(RequestError, match="at least 1"):
+        report.pass_at(0)
+
+
+def test_pass_at_k_of_a_part_is_refused() -> None:
+    report = RunReport(deque(maxlen=2))
+    for one in of_task("a", 1.0, 0.0, 0.0):
+        report.add(one)
+    with pytest.raises(RequestError, match="only 2 of 3 records"):
+        report.pass_at(1)

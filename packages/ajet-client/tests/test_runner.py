@@ -36,15 +36,23 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def test_each_task_is_a_group_of_its_own(swarm: Swarm, server: FakeServer) -> None:
-    report = run(swarm, lambda episode: 0.5, ["a", "b"], group_size=4, kind="eval")
+    report = run(swarm, lambda episode: 0.5, ["a", "b"], group_size=4, kind="eval", weights=0)
     groups: dict[JsonValue, set[str]] = {}
     for episode in server.episodes:
         groups.setdefault(str(episode.task), set()).add(episode.group_id)
     assert {task: len(ids) for task, ids in groups.items()} == {"a": 1, "b": 1}
     assert groups["a"] != groups["b"]
-    assert {episode.kind for episode in server.episodes} == {"eval"}
+    assert {(episode.kind, episode.weights) for episode in server.episodes} == {("eval", 0)}
     assert sorted(map(len, report.rewards_by_group().values())) == [4, 4]
     assert (report.finished, report.failed, report.attempts, report.reward_mean) == (8, 0, 8, 0.5)
+
+
+def test_only_an_evaluation_names_its_weights(swarm: Swarm, server: FakeServer) -> None:
+    with pytest.raises(RequestError, match="only a run of kind 'eval' may name its weights"):
+        run(swarm, lambda episode: 0.5, ["a"], weights=3)
+    with pytest.raises(RequestError, match="only an episode of kind 'eval'"), swarm.episode("a", weights=3):
+        pass
+    assert server.episodes == []
 
 
 def test_single_episodes_leave_the_groups_to_the_server(swarm: Swarm, server: FakeServer) -> None:

@@ -44,7 +44,7 @@ class Said:
             logprobs=struct.pack(f"<{len(tokens)}f", *logprobs),
             finish_reason="stop" if len(tokens) == len(self.tokens) else "length",
             stop=self.stop,
-            weight_version=version,
+            weight_version=version if message.weights is None else message.weights,
             cached_tokens=self.cached_tokens,
             top_logprobs=[[(token, -0.1)] * message.sampling.top_logprobs for token in tokens],
         )
@@ -199,8 +199,10 @@ class FakeWorker:
                 line[name] = getattr(message, name)
         if isinstance(message, protocol.Generate):
             line |= {"prompt": memoryview(message.prompt_ids).cast("i").tolist(), "stream": message.stream}
+            line |= {"weights": message.weights, "evaluation": message.evaluation}
         if isinstance(message, protocol.Update):
             line["episodes"] = [episode.episode_id for episode in message.episodes]
+            line["keep"] = message.keep
         with (self._folder / "log").open("a") as log:
             log.write(json.dumps(line) + "\n")
 

@@ -13,12 +13,14 @@ from ajet_core.errors import (
     ConflictError,
     EngineFailedError,
     EpisodeClosedError,
+    NotFoundError,
     PromptTooLongError,
     UnavailableError,
 )
 from ajet_core.events import EngineState
 from ajet_server import conductor as conductor_module
 from ajet_server.capture import steps
+from ajet_server.datadir import checkpoint_name
 
 pytestmark = pytest.mark.anyio
 
@@ -411,3 +413,57 @@ async def test_what_will_be_trained_fits_a_pack(tmp_path: Path, model: Path) -> 
         assert await live.chat(evaluated, messages=long)
         with pytest.raises(PromptTooLongError, match="the context is 40"):
             await live.chat(trained, messages=long)
+
+
+async def test_an_evaluation_of_a_named_version_outlives_updates(tmp_path: Path, model: Path) -> None:
+    async with running(tmp_path, model) as live:
+        await live.reach(ROLLING)
+        await live.rollout()
+        await live.reach(ROLLING, step=1)
+        (live.server.data_dir.checkpoints / checkpoint_name(1)).mkdir()  # what the real worker would have left
+        record = await live.open(kind="eval", weights=1)
+        assert (record.weights, record.weight_version) == (1, 1)
+        await live.chat(record)
+        await live.rollout()
+        await live.reach(ROLLING, step=2)
+        await live.chat(record)
+        assert [call.record.weight_version for call in live.calls(record)] == [1, 1]
+        with pytest.raises(UnavailableError, match=r"open episodes use version 1.*engine.eval_versions=1"):
+            await live.open(kind="eval", weights=0)
+        view = await live.finish(record)
+        assert (view.weights, view.weight_version, view.batch_id) == (1, 1, None)
+        await live.rollout()
+        await live.reach(ROLLING, step=3)
+        assert [entry["keep"] for entry in live.worker.log("update")] == [[], [1], []]
+        sent = [(entry["weights"], entry["evaluation"]) for entry in live.worker.log("generate")]
+        assert sent == [(None, False), (1, True), (None, False), (1, True), (None, False)]
+        with pytest.raises(NotFoundError, match="version 2 is not there; there are 0, 1 "):
+            await live.open(kind="eval", weights=2)
+
+
+async def test_named_versions_are_known_again_after_a_restart(tmp_path: Path, model: Path) -> None:
+    async with running(tmp_path, model) as live:
+        await live.reach(ROLLING)
+        record = await live.open(kind="eval", weights=0)
+    async with running(tmp_path, model) as live:
+        await live.reach(ROLLING)
+        await live.chat(record)
+        (live.server.data_dir.checkpoints / checkpoint_name(1)).mkdir()
+        with pytest.raises(UnavailableError, match="open episodes use version 0"):
+            await live.open(kind="eval", weights=1)
+        await live.finish(record)
+        await live.open(kind="eval", weights=1)
+
+
+async def test_a_drain_waits_for_no_evaluation(tmp_path: Path, model: Path) -> None:
+    async with running(tmp_path, model, limits={"drain_timeout_s": 3600}) as live:
+        await live.reach(ROLLING)
+        evaluation, train = await live.open(kind="eval"), await live.open()
+        await live.chat(train)
+        live.worker.hold()
+        call = asyncio.create_task(live.chat(evaluation))
+        await until(lambda: len(live.worker.log("generate")) == 2)
+        await live.finish(train)
+        await live.reach(ROLLING, step=1)
+        live.worker.release()
+        assert (await call).weight_version == 1

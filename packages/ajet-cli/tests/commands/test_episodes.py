@@ -95,6 +95,49 @@ def test_ls_without_a_match(folder: Path, ajet: Any) -> None:
     assert ajet("ls", folder, "--task", "none") == (0, "no such episode\n")
 
 
+# passk
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> Path:
+    """Version 0: task t with 1 success of 2 and a lost one, task u with 1 episode; version 1: one success."""
+    with history(tmp_path / "ledger.sqlite") as past:
+        for name, task, reward in (("a", "t", 1.0), ("b", "t", 0.0), ("c", "u", 0.5)):
+            past.open(f"ep_{name}", "eval", task=task)
+            past.close(f"ep_{name}", reward=reward)
+        past.episode("ep_lost", "aborted", kind="eval")
+        past.train(past.episode("ep_train"))
+        past.episode("ep_new", kind="eval")
+    return tmp_path
+
+
+def test_passk(evaluated: Path, ajet: Any) -> None:
+    code, out = ajet("passk", evaluated, "--json")
+    old, new = json.loads(out)["weights"]
+    assert (code, old["weight_version"], old["tasks"], old["episodes"], old["lost"]) == (0, 0, 2, 3, 1)
+    assert old["passes"] == [
+        {"k": 1, "value": 0.25, "tasks": 2, "short": 0},
+        {"k": 2, "value": 1.0, "tasks": 1, "short": 1},
+    ]
+    assert (new["weight_version"], new["passes"]) == (1, [{"k": 1, "value": 1.0, "tasks": 1, "short": 0}])
+
+
+def test_passk_for_a_person(evaluated: Path, ajet: Any) -> None:
+    code, out = ajet("passk", evaluated, "--k", "1, 2", "--success", "0.5", "--task", "t")
+    assert code == 0
+    assert out.splitlines() == [
+        "weights 0: 2 episodes of 1 task, 1 lost   pass@1 0.5 (1 task)   pass@2 1 (1 task)",
+        "weights 1: 1 episode of 1 task   pass@1 1 (1 task)   pass@2 - (0 tasks, 1 left out)",
+    ]
+    assert ajet("passk", evaluated, "--task", "none") == (0, "no finished eval episode\n")
+
+
+@pytest.mark.parametrize("ks", ["", "0", "1,x", "1,,2"])
+def test_passk_with_a_k_that_cannot_be(evaluated: Path, ajet: Any, ks: str) -> None:
+    code, err = ajet("passk", evaluated, "--k", ks)
+    assert (code, "no list of whole numbers" in err) == (1, True)
+
+
 def test_what_is_no_data_folder(tmp_path: Path, ajet: Any) -> None:
     code, err = ajet("ls", tmp_path)
     assert (code, "there is no ledger" in err) == (1, True)

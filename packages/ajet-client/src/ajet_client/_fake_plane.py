@@ -88,6 +88,7 @@ class FakeEpisode:
         metrics: the further numbers that were reported.
         reason: why it was aborted or expired.
         group_named: whether the client named the group.
+        weights: the weight version that it names.
         heartbeats: how often it was renewed.
         calls: the agent's requests to the model.
     """
@@ -103,6 +104,7 @@ class FakeEpisode:
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     reason: str | None = None
     group_named: bool = False
+    weights: int | None = None
     heartbeats: int = 0
     calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
@@ -177,7 +179,7 @@ class Plane:
         task_id = want.task_id or json.dumps(want.task, sort_keys=True)[:200]
         group_id = want.group_id or new_group_id()
         episode = FakeEpisode(new_episode_id(), group_id, task_id, want.client_id, want.kind, want.task)
-        episode.group_named = want.group_id is not None
+        episode.group_named, episode.weights = want.group_id is not None, want.weights
         self.episodes[episode.id] = episode
         return EpisodeGrant(
             episode_id=episode.id,
@@ -188,7 +190,7 @@ class Plane:
             api_key=f"key_{episode.id}",
             control_key=f"control_{episode.id}",
             model="fake",
-            weight_version=0,
+            weight_version=want.weights or 0,
             lease_s=self._lease_s,
         )
 
@@ -288,7 +290,8 @@ class Plane:
             calls=len(episode.calls),
             prompt_tokens=0,
             completion_tokens=0,
-            weight_version=0,
+            weight_version=episode.weights or 0,
+            weights=episode.weights,
             batch_id=None,
         )
 

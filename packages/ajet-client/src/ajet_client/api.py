@@ -194,7 +194,9 @@ class Api:
         reply = yield from self._call(f"reading {episode_id}", "GET", f"/api/episodes/{episode_id}")
         return _read(EpisodeView, reply)
 
-    def opening(self, *, task: JsonValue, kind: str, task_id: str | None, group_id: str | None) -> OpenEpisode:
+    def opening(
+        self, *, task: JsonValue, kind: str, task_id: str | None, group_id: str | None, weights: int | None = None
+    ) -> OpenEpisode:
         """Returns what to ask for. Its request id is one episode's, so all of it is sent again as it is."""
         return _build(
             OpenEpisode,
@@ -204,6 +206,7 @@ class Api:
             task_id=task_id,
             group_id=group_id,
             client_id=self.client_id,
+            weights=weights,
         )
 
     def open(self, want: OpenEpisode, patience_s: float) -> Plan[EpisodeGrant]:

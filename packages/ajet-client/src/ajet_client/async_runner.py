@@ -72,6 +72,7 @@ class AsyncRunner:
                 kind=settings.kind,
                 task_id=slot.task.id,
                 group_id=slot.group_id,
+                weights=settings.weights,
                 wait=settings.wait_s,
             ) as episode:
                 attempts.opened(episode)

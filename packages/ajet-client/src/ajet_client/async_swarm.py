@@ -180,6 +180,7 @@ class AsyncSwarm:
         kind: str = "train",
         task_id: str | None = None,
         group_id: str | None = None,
+        weights: int | None = None,
         wait: float = 600.0,
     ) -> AsyncGenerator[AsyncEpisode]:
         """Opens an episode for a `with` block and closes it at the end.
@@ -192,16 +193,19 @@ class AsyncSwarm:
             kind: `train`, or `eval`: never trained on, any sampling parameters.
             task_id: name of the task. By default equal tasks are one task.
             group_id: the group to join. By default the server chooses.
+            weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
+                gets the weights of its moment.
             wait: how long to wait until the server hands out an episode, seconds.
 
         Raises:
             UnavailableError: no episode after `wait` seconds, or the reward could not be reported.
+            NotFoundError: there is no such weight version any more; the message names those that are there.
             EngineFailedError: the server's engine has failed.
             EpisodeClosedError: the server closed the episode before its reward came.
         """
         from ajet_client.episode import AsyncEpisode
 
-        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id)
+        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights)
         grant = await self._link.run(self._api.open(want, wait))
         episode = AsyncEpisode(self._api, grant, task, self._link)
         self._heartbeats.add(episode)
@@ -223,6 +227,7 @@ class AsyncSwarm:
         group_size: int | None = None,
         concurrency: int = 16,
         kind: str = "train",
+        weights: int | None = None,
         attempts: int = 3,
         wait: float = 600.0,
         progress: bool = True,
@@ -241,6 +246,8 @@ class AsyncSwarm:
                 clients bring the same ones.
             concurrency: episodes at the same time.
             kind: `train` or `eval`.
+            weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
+                gets the weights of its moment.
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
             wait: how long to wait for the job, and for each episode, seconds.
             progress: show a progress bar.
@@ -265,6 +272,6 @@ class AsyncSwarm:
 
         if not callable(agent):
             raise RequestError(f"agent must be a function; Swarm.run takes {agent!r}", field="agent")
-        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights)
         size = await self._link.run(self._api.group_size(kind, group_size, tasks, wait))
         return await AsyncRunner(self, agent, size, settings).run(tasks)

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ajet_client.api import kind_of
-from ajet_client.tasks import Task, TaskLike, as_task
+from ajet_client.tasks import Task, TaskLike, as_task, task_name
 from ajet_core.episode import EpisodeKind
 from ajet_core.errors import RequestError
 from ajet_core.ids import new_group_id
+from ajet_core.passk import PassAt, mean_pass_at, powers_of_two
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,43 @@ class RunReport:
                 groups.setdefault(record.group_id, []).append(record.reward)
         return groups
 
+    def pass_at(self, k: int, success: float = 1.0) -> PassAt:
+        """Returns pass@k: how likely one of k episodes of a task succeeds, mean over the tasks (arXiv 2107.03374).
+
+        An episode that failed has no reward and does not count, least of all as one without success; a task that is
+        left with fewer than k episodes is left out, and `short` says how many were.
+
+        Args:
+            k: episodes.
+            success: the least reward that is a success.
+
+        Raises:
+            RequestError: k is less than 1, or records were dropped (`keep_records`).
+        """
+        if k < 1:
+            raise RequestError(f"k must be at least 1, got {k}", field="k")
+        return mean_pass_at(self._successes(success), k)
+
+    def passes(self, success: float = 1.0) -> list[PassAt]:
+        """Returns pass@k for k = 1, 2, 4, ... as far as a task has episodes; see `pass_at`."""
+        counts = self._successes(success)
+        return [mean_pass_at(counts, k) for k in powers_of_two(max((n for n, _ in counts), default=0))]
+
+    def _successes(self, success: float) -> list[tuple[int, int]]:
+        """For each task: finished episodes, and how many of them succeeded."""
+        if len(self.records) < self.finished + self.failed:
+            raise RequestError(
+                f"keep_records: only {len(self.records)} of {self.finished + self.failed} records were kept, and "
+                "pass@k needs all; leave it out",
+                field="keep_records",
+            )
+        counts: dict[str, tuple[int, int]] = {}
+        for record in self.records:
+            attempts, successes = counts.setdefault(task_name(record.task), (0, 0))
+            if record.reward is not None:
+                counts[task_name(record.task)] = (attempts + 1, successes + (record.reward >= success))
+        return list(counts.values())
+
     def add(self, record: EpisodeRecord) -> None:
         """Counts one more episode."""
         self.records.append(record)
@@ -112,9 +150,11 @@ class RunSettings:
     progress: bool
     on_result: Callable[[EpisodeRecord], object] | None
     keep_records: int | None
+    weights: int | None = None
 
     def __post_init__(self) -> None:
-        kind_of(self.kind)
+        if kind_of(self.kind) is EpisodeKind.TRAIN and self.weights is not None:
+            raise RequestError("weights: only a run of kind 'eval' may name its weights", field="weights")
         for name in ("concurrency", "attempts"):
             if (value := getattr(self, name)) < 1:
                 raise RequestError(f"{name} must be at least 1, got {value}", field=name)

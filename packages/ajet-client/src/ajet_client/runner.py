@@ -105,6 +105,7 @@ class Runner:
             kind=settings.kind,
             task_id=task.id,
             group_id=slot.group_id,
+            weights=settings.weights,
             wait=settings.wait_s,
             stop=self._stop,
         ) as episode:

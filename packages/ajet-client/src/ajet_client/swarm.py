@@ -189,6 +189,7 @@ class Swarm:
         kind: str = "train",
         task_id: str | None = None,
         group_id: str | None = None,
+        weights: int | None = None,
         wait: float = 600.0,
         stop: Stop | None = None,
     ) -> Generator[Episode]:
@@ -202,17 +203,20 @@ class Swarm:
             kind: `train`, or `eval`: never trained on, any sampling parameters.
             task_id: name of the task. By default equal tasks are one task.
             group_id: the group to join. By default the server chooses.
+            weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
+                gets the weights of its moment.
             wait: how long to wait until the server hands out an episode, seconds.
             stop: gives the waiting up when it is set, with a `StoppedError`, and cuts the request; for runners.
 
         Raises:
             UnavailableError: no episode after `wait` seconds, or the reward could not be reported.
+            NotFoundError: there is no such weight version any more; the message names those that are there.
             EngineFailedError: the server's engine has failed.
             EpisodeClosedError: the server closed the episode before its reward came.
         """
         from ajet_client.episode import Episode
 
-        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id)
+        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights)
         episode = Episode(self._api, self._open(want, wait, stop), task, self._link)
         self._heartbeats.add(episode)
         try:
@@ -243,6 +247,7 @@ class Swarm:
         group_size: int | None = None,
         concurrency: int = 16,
         kind: str = "train",
+        weights: int | None = None,
         attempts: int = 3,
         wait: float = 600.0,
         isolation: Isolation = "thread",
@@ -264,6 +269,8 @@ class Swarm:
                 clients bring the same ones.
             concurrency: episodes, and threads, at the same time.
             kind: `train` or `eval`.
+            weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
+                gets the weights of its moment.
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
             wait: how long to wait for the job, and for each episode, seconds.
             isolation: `thread` calls the agent in threads of this process. `process` calls it in processes of their
@@ -294,7 +301,7 @@ class Swarm:
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
 
-        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records)
+        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights)
         prepared = as_agent(agent, isolation, timeout, watch)
         size = self._link.run(self._api.group_size(kind, group_size, tasks, wait))
         return Runner(self, prepared, size, settings).run(tasks)

@@ -90,7 +90,7 @@ def all_distinct(tasks: object) -> bool:
     seen: set[str] = set()
     for item in tasks:
         try:
-            name = _name(as_task(item))
+            name = task_name(as_task(item))
         except (TypeError, ValueError):  # it is no JSON: its opening will say so
             return False
         if name in seen:
@@ -99,7 +99,7 @@ def all_distinct(tasks: object) -> bool:
     return True
 
 
-def _name(task: Task) -> str:
+def task_name(task: Task) -> str:
     """What makes tasks equal: their ids, else their data."""
     return f"id {task.id}" if task.id is not None else json.dumps(task.data, sort_keys=True)
 

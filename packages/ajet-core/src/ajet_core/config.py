@@ -128,6 +128,9 @@ class EngineConfig(_Section):
     """Prompt tokens computed in one step, so that a long prompt does not stop those who are generating."""
     prefix_cache_tokens: Annotated[int, Field(ge=0)] = 16_384
     """Tokens whose keys and values are kept for later calls with the same beginning; 0 keeps none."""
+    eval_versions: Annotated[int, Field(ge=0)] = 1
+    """Weight versions that eval episodes may name at a time, each held beside the live one: with `method: lora` an
+    adapter, with `full` a second model. Each has slots and cached keys of its own. 0 refuses them."""
 
 
 class TrainerConfig(_Section):

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
 
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.events import EngineState, StepReport
@@ -36,8 +36,18 @@ class OpenEpisode(_Body):
     """The group to join. By default the server fills an unfinished group of the task, or begins a new one."""
     client_id: Name = "anonymous"
     """Which client process asks; shown in the status."""
+    weights: Annotated[int, Field(ge=0)] | None = None
+    """Only with kind `eval`: the weight version that samples every call of the episode, whatever is trained meanwhile.
+    0 is the model as loaded. By default each call is sampled with the weights of its moment."""
     wait_s: Annotated[float, Field(ge=0, le=60)] = 0
     """How long the server may hold the request until it can hand out an episode, in seconds."""
+
+    @field_validator("weights")
+    @classmethod
+    def _refuse_training(cls, weights: int | None, info: ValidationInfo) -> int | None:
+        if weights is not None and info.data.get("kind") is EpisodeKind.TRAIN:
+            raise ValueError("only an episode of kind 'eval' may name its weights; leave it out")
+        return weights
 
 
 class EpisodeGrant(_View):
@@ -94,7 +104,9 @@ class EpisodeView(_View):
     prompt_tokens: int
     completion_tokens: int
     weight_version: int
-    """The version under which it was opened."""
+    """The version under which it was opened, or the one that it names."""
+    weights: int | None = None
+    """The version that it names for all its calls; None is the one of each call's moment."""
     batch_id: str | None
     """The batch that took it, once one has."""
 

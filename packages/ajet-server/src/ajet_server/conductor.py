@@ -244,7 +244,8 @@ class Conductor:
 
     async def _train(self, planned: steps.PlannedBatch, rollout_s: float) -> None:
         episodes = await self._ledger.read(lambda db: records.batch_episodes(db, planned.batch_id))
-        updated = await self.supervisor.update(protocol.Update(planned.batch_id, planned.step, episodes))
+        with self._episodes.versions.keeping() as kept:
+            updated = await self.supervisor.update(protocol.Update(planned.batch_id, planned.step, episodes, kept))
         report = StepReport.model_validate_json(updated.report)
         await self._record_step(planned, report, updated.checkpoint, rollout_s)
 

@@ -10,6 +10,7 @@ server.json       where the running server listens; gone when it ended in order
 
 import json
 import os
+import re
 import stat
 import time
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ajet_server.capture.ledger import peek
 from ajet_server.capture.steps import get_meta
 
 _LEDGER = "ledger.sqlite"
+_CHECKPOINT = re.compile(r"step-(\d{6,})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,17 @@ def _refuse_everybodys(path: Path) -> None:
 def ledger_path(data_dir: Path) -> Path:
     """Returns where a data folder has its ledger."""
     return data_dir.expanduser() / _LEDGER
+
+
+def checkpoint_name(step: int) -> str:
+    """Returns the folder name of a step's checkpoint, `step-000003`."""
+    return f"step-{step:06d}"
+
+
+def checkpoint_steps(checkpoints: Path) -> dict[int, Path]:
+    """Returns the folders of the checkpoints that are there, by their steps."""
+    named = ((_CHECKPOINT.fullmatch(folder.name), folder) for folder in checkpoints.iterdir() if folder.is_dir())
+    return {int(name[1]): folder for name, folder in named if name}
 
 
 def stored_job(data_dir: Path) -> Job | None:

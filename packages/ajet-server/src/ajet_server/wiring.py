@@ -25,6 +25,7 @@ from ajet_server.episodes.clients import Agreement
 from ajet_server.episodes.keys import open_key_maker, open_token
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
+from ajet_server.episodes.versions import NamedVersions
 from ajet_server.gateway.answering import Answering
 from ajet_server.gateway.prompts import Prompts
 from ajet_server.gateway.service import Gateway
@@ -198,7 +199,8 @@ class Server:
         """Makes the components: in one go and after every earlier write, so that they restore what there is."""
         self.ledger.write_now(lambda db: steps.set_meta(db, "job", job.model_dump_json(exclude_unset=True)))
         pool = Pool(job.batch, quiet_s=job.limits.lease_s)
-        episodes = Episodes(self.ledger, pool, self.keys, self.events, job.limits)
+        versions = NamedVersions(self.data_dir.checkpoints, job.engine.eval_versions)
+        episodes = Episodes(self.ledger, pool, self.keys, self.events, job.limits, versions)
         episodes.restore()
         conductor = Conductor(
             job, self.data_dir.checkpoints, self.ledger, episodes, pool, self.events, self._worker_command

@@ -113,9 +113,10 @@ def test_calls_of_the_first_schema_are_read() -> None:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.row_factory = sqlite3.Row
     connection.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
-    records.insert_episode(
-        connection,
-        records.EpisodeRecord("e", "a", "r", "g", False, "t", "null", EpisodeKind.TRAIN, "c", "k", "ck", 0, 0.0),
+    connection.execute(
+        "INSERT INTO episodes (id, attempt_id, request_id, group_id, group_named, task_id, task, kind, status,"
+        " client_id, api_key_hash, control_key_hash, weight_version, opened_at)"
+        " VALUES ('e', 'a', 'r', 'g', 0, 't', 'null', 'train', 'open', 'c', 'k', 'ck', 0, 0.0)"
     )
     connection.execute(
         "INSERT INTO calls VALUES ('c', 'e', 0, 0.0, ?, ?, ?, '{}', 1.0, 0, 'stop', 0, '[]', 'said \"so\"')",

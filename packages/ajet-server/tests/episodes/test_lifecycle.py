@@ -32,6 +32,7 @@ from ajet_server.episodes.book import OpenState
 from ajet_server.episodes.keys import KeyMaker
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
+from ajet_server.episodes.versions import NamedVersions
 from ajet_server.observe.bus import EventLog
 
 pytestmark = pytest.mark.anyio
@@ -74,7 +75,7 @@ class Book:
 def open_book(file: Path, **limits: Any) -> Book:
     ledger = Ledger(file)
     pool = Pool(BatchConfig(policy="groups", size=2, group_size=2, max_pool_episodes=6), quiet_s=1e9)
-    episodes = Episodes(ledger, pool, KEYS, EventLog(ledger), LimitsConfig(**limits))
+    episodes = Episodes(ledger, pool, KEYS, EventLog(ledger), LimitsConfig(**limits), NamedVersions(file.parent, 1))
     episodes.restore()
     return Book(ledger, pool, episodes)
 
@@ -141,12 +142,25 @@ async def test_no_more_than_the_next_batch_is_handed_out(book: Book) -> None:
 
 
 async def test_concurrent_openings_keep_the_bound(tmp_path: Path) -> None:
-    book = open_book(tmp_path / "l", max_open_episodes=5)
+    book = open_book(tmp_path / "l", max_open_episodes=10)
     results = await outcomes(*(book.open(str(number), kind="eval") for number in range(20)))
     assert book.episodes.open_count == 5
     refusals = [result for result in results if isinstance(result, UnavailableError)]
     assert len(refusals) == 15
     assert refusals[0].retry_after_s == 1
+    book.ledger.close()
+
+
+async def test_a_flood_of_evaluations_leaves_room_for_training(tmp_path: Path) -> None:
+    book = open_book(tmp_path / "l", max_open_episodes=4)
+    results = await outcomes(*(book.open(str(number), kind="eval") for number in range(20)))
+    refusals = [result for result in results if isinstance(result, UnavailableError)]
+    assert len(refusals) == 18
+    assert "half of limits.max_open_episodes=4" in refusals[0].message
+    for number in range(2):
+        await book.open(f"train {number}")
+    with pytest.raises(UnavailableError, match="4 episodes are open"):
+        await book.open("too many")
     book.ledger.close()
 
 
@@ -276,7 +290,7 @@ async def test_calls_before_a_restart_count(tmp_path: Path) -> None:
 
 
 async def test_a_thousand_at_once(tmp_path: Path) -> None:
-    book = open_book(tmp_path / "l", max_open_episodes=1000)
+    book = open_book(tmp_path / "l", max_open_episodes=2000)
 
     async def one(number: int) -> None:
         record = await book.open(str(number), kind="eval")

@@ -30,6 +30,7 @@ from ajet_server.episodes.keys import KeyMaker
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
 from ajet_server.episodes.replay import replay
+from ajet_server.episodes.versions import NamedVersions
 from ajet_server.observe.bus import EventLog
 
 _CLOCKED = ("pool", "book", "opening", "agreeing", "lifecycle")
@@ -72,7 +73,9 @@ class _Live:
         self.ledger = Ledger(file)
         self.pool = Pool(job.batch, quiet_s=job.limits.lease_s)
         self.events = EventLog(self.ledger)
-        self.episodes = Episodes(self.ledger, self.pool, KeyMaker(b"k" * 32), self.events, job.limits)
+        self.episodes = Episodes(
+            self.ledger, self.pool, KeyMaker(b"k" * 32), self.events, job.limits, NamedVersions(file.parent, 1)
+        )
         self.open: dict[str, EpisodeRecord] = {}
         self.batches: list[tuple[str, ...]] = []
         self.drain_until: float | None = None

@@ -245,7 +245,7 @@ def test_a_caller_that_left_while_it_was_recorded_gets_the_call_when_it_comes_ag
 
 def test_a_thousand_calls_of_five_hundred_episodes_at_once(model: Path, tmp_path: Path) -> None:
     """One writer and a bounded queue: nobody is refused, and the sizes of what waits are bounded."""
-    limits = {"max_open_episodes": 600, "request_timeout_s": 60}
+    limits = {"max_open_episodes": 1024, "request_timeout_s": 60}
     with serving(tmp_path, model, limits=limits) as api:
         grants = [api.open(kind="eval") for _ in range(512)]
 

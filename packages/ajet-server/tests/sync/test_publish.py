@@ -181,7 +181,7 @@ def test_a_stale_prefix_cache_with_the_right_version_on_it_is_found_by_the_probe
 def test_scores_that_are_not_finite_are_no_match(small_step: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, engine = small_step
     forward = engine._forward
-    monkeypatch.setattr(engine, "_forward", lambda plan, places: forward(plan, places) * torch.nan)
+    monkeypatch.setattr(engine, "_forward", lambda *given: forward(*given) * torch.nan)
     with pytest.raises(EngineFailedError, match="differ by inf nats"):
         publish(engine, trainer, 1, IDS)
 

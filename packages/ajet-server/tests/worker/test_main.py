@@ -10,6 +10,7 @@ import torch
 from ajet_core.config import Job
 from ajet_core.errors import EngineFailedError
 from ajet_server.demo.micro import make_micro_model
+from ajet_server.engines.torch_engine import TorchEngine
 from ajet_server.train.trainer import Trainer
 from ajet_server.worker import protocol
 from ajet_server.worker.main import Worker
@@ -69,3 +70,49 @@ def test_after_enough_skipped_updates_older_weights_are_taken(model_folder: Path
         assert kept == ["step-000003", "step-000004"]
         update(worker, 5)
         assert trainer.last_report.skipped is False
+
+
+def test_a_named_version_is_loaded_at_its_first_call_and_its_checkpoint_stays(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    job = Job.model_validate({"model": {"path": str(model_folder), "device": "cpu"}})
+    worker, ours = worker_with(Trainer.load(job), tmp_path, keep=1)
+    worker._engine = TorchEngine.load(job)
+    with ours, worker._connection:
+        update(worker, 1)
+        worker._update(protocol.Update("b2", 2, episodes(2, -6.0), keep=[1]))
+        assert sorted(folder.name for folder in (tmp_path / "checkpoints").iterdir()) == ["step-000001", "step-000002"]
+        sampling = protocol.Sampling(max_tokens=2)
+        for version in (1, 0, 9):
+            worker._generate(protocol.Generate(f"v{version}", b"\5\0\0\0", sampling, weights=version))
+            while worker._engine.has_work:
+                worker._step()
+        update(worker, 3)
+        assert [folder.name for folder in (tmp_path / "checkpoints").iterdir()] == ["step-000003"]
+        said = [message for message in heard(ours) if isinstance(message, protocol.Generated | protocol.Failed)]
+    first, second, refused = said
+    assert isinstance(first, protocol.Generated)
+    assert isinstance(second, protocol.Generated)
+    assert (first.weight_version, second.weight_version) == (1, 0)
+    assert isinstance(refused, protocol.Failed)
+    assert (refused.request_id, refused.code) == ("v9", "not_found")
+
+
+def heard(connection: socket.socket) -> list[protocol.FromWorker]:
+    """What the worker has sent until now."""
+    connection.setblocking(False)
+    data = b"".join(iter(lambda: _received(connection), b""))
+    messages: list[protocol.FromWorker] = []
+    while data:
+        (length,) = protocol.HEADER.unpack(data[: protocol.HEADER.size])
+        end = protocol.HEADER.size + length
+        messages.append(protocol.read_from_worker(data[protocol.HEADER.size : end]))
+        data = data[end:]
+    return messages
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1 << 20)
+    except BlockingIOError:
+        return b""

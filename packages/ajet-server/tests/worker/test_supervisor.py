@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from loopback import Heard, generate, supervisor_over, take_over, turning
+from msgspec import structs
 
 from ajet_core.config import Job
 from ajet_core.errors import EngineFailedError, RequestError, UnavailableError
@@ -271,3 +272,26 @@ async def test_calls_end_when_the_engine_does(engine: TorchEngine) -> None:
         await call
     worker.step()
     assert not engine.has_work
+
+
+async def test_an_update_waits_for_no_evaluation(job: Job, engine: TorchEngine) -> None:
+    supervisor, worker = supervisor_over(engine)
+    await supervisor.open_gate()
+    worker._worker._hold = lambda version: engine.hold(version, lambda live: live)
+    evaluations = [
+        structs.replace(generate(f"e{at}", PROMPT, 30, stream=False), evaluation=True, weights=weights)
+        for at, weights in enumerate([None, None, 0])
+    ]
+    calls = [asyncio.create_task(supervisor.generate(message, 60)) for message in evaluations]
+    train = asyncio.create_task(supervisor.generate(generate("t", PROMPT, 3, stream=False), 60))
+    await turns()
+    closing = asyncio.create_task(supervisor.close_gate(60))
+    async with turning(worker):
+        await closing  # the train call may finish, the evaluations need not
+        assert train.done()
+        assert not any(call.done() for call in calls)
+        assert (supervisor.in_worker, supervisor.queued) == (1, 2)
+        await turns()
+        assert [lane.busy for lane in engine._lanes.all] == [False, True], "a named version goes on"
+        await supervisor.open_gate()
+        assert [len((await call).token_ids) // 4 for call in calls] == [30, 30, 30]

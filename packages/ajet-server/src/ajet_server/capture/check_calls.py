@@ -14,7 +14,7 @@ LOGPROB_SLACK = 1e-3
 _JSON = ("messages", "tools", "response", "sampling", "labels")
 _CALLS = f"""
     SELECT c.id, c.episode_id, c.parent_id, c.prompt_ids, c.prompt_tokens, c.completion_ids, c.completion_tokens,
-        c.logprobs, c.weight_version, c.temperature, e.dropped_at, b.step,
+        c.logprobs, c.weight_version, c.temperature, e.dropped_at, e.weights, b.step,
         {" AND ".join(f"json_valid(c.{name})" for name in _JSON)} AS is_json
     FROM calls c JOIN episodes e ON e.id = c.episode_id LEFT JOIN batches b ON b.id = e.batch_id
     ORDER BY c.episode_id, c.seq
@@ -92,5 +92,7 @@ def _versions(row: sqlite3.Row, earlier: dict[str, _Earlier], steps: int) -> Ite
         yield f"was sampled with weights {version}, which none of the {steps} steps has made"
     if parent is not None and version < parent.weight_version:
         yield f"was sampled with weights {version}, before those of its parent, {parent.weight_version}"
+    if row["weights"] is not None and version != row["weights"]:
+        yield f"was sampled with weights {version}, but its episode is of weights {row['weights']}"
     if row["step"] is not None and version >= row["step"]:
         yield f"was sampled with weights {version}, but trained in step {row['step']}"

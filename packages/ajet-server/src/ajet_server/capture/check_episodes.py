@@ -25,6 +25,7 @@ _RULES = {
         "has lost what its calls held, but may still be trained"
     ),
     "NOT json_valid(e.metrics) OR NOT json_valid(e.task)": "has a task or metrics that are no JSON",
+    "e.weights IS NOT NULL AND e.kind <> 'eval'": "names its weights, but is no eval episode",
     "e.weight_version NOT BETWEEN 0 AND :steps": "was opened with weights that no step has made",
 }
 """By SQL condition: what is wrong where it holds."""

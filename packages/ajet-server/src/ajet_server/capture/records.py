@@ -31,6 +31,8 @@ class EpisodeRecord:
     control_key_hash: str
     weight_version: int
     opened_at: float
+    weights: int | None = None
+    """The weight version that every call of it is sampled with; None is the one that is served at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,8 @@ class PoolRow:
 def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
     db.execute(
         "INSERT INTO episodes (id, attempt_id, request_id, group_id, group_named, task_id, task, kind, status,"
-        " client_id, api_key_hash, control_key_hash, weight_version, opened_at)"
-        " VALUES (?,?,?,?,?,?,?,?,'open',?,?,?,?,?)",
+        " client_id, api_key_hash, control_key_hash, weight_version, opened_at, weights)"
+        " VALUES (?,?,?,?,?,?,?,?,'open',?,?,?,?,?,?)",
         (
             record.id,
             record.attempt_id,
@@ -84,6 +86,7 @@ def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
             record.control_key_hash,
             record.weight_version,
             record.opened_at,
+            record.weights,
         ),
     )
 
@@ -133,6 +136,7 @@ def episode_view(db: sqlite3.Connection, episode_id: str) -> EpisodeView | None:
         prompt_tokens=row["prompt_tokens"],
         completion_tokens=row["completion_tokens"],
         weight_version=row["weight_version"],
+        weights=row["weights"],
         batch_id=row["batch_id"],
     )
 

@@ -96,6 +96,10 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX episodes_undropped ON episodes (closed_at, status, kind, stale, batch_id, id, dropped_at)
         WHERE dropped_at IS NULL;
     """,
+    # An evaluation may name the weights that it is of.
+    """
+    ALTER TABLE episodes ADD COLUMN weights INTEGER;
+    """,
 )
 
 

@@ -28,12 +28,16 @@ class GenerationRequest:
         prompt_ids: i32[P], P >= 1, P + sampling.max_tokens <= the engine's `max_model_len`.
         sampling: how to sample.
         stream: whether its tokens are told as they are sampled.
+        weights: the weight version that samples it; None is the live one.
+        evaluation: calls that are to be trained go first.
     """
 
     request_id: str
     prompt_ids: IntIds
     sampling: Sampling
     stream: bool = False
+    weights: int | None = None
+    evaluation: bool = False
 
 
 @dataclass(frozen=True, slots=True)

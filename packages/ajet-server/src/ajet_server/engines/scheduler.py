@@ -1,7 +1,9 @@
 """Decides who computes what in the next step, and where everybody's keys and values come from.
 
-First come, first served. A prompt's beginning that a running or a finished call has computed is copied; one that an
-earlier call is about to compute is waited for. So the prompt that the calls of a group share is computed once.
+First come, first served, but training before evaluations, which never hold more than half of the slots: a flood of
+them cannot keep a call that is to be trained waiting. A prompt's beginning that a running or a finished call has
+computed is copied; one that an earlier call is about to compute is waited for. So the prompt that the calls of a group
+share is computed once.
 """
 
 from collections import deque
@@ -10,6 +12,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ajet_core.config import EngineConfig
 from ajet_server.engines.base import IntIds
 from ajet_server.engines.calls import Call
 from ajet_server.engines.kv_slots import SlotStore, Span
@@ -35,12 +38,13 @@ class Scheduler:
         weight_version: of the weights that compute now. Changes only while nobody is running, after `forget`.
     """
 
-    def __init__(self, max_batch_size: int, max_model_len: int, prefill_chunk: int, prefix_cache_tokens: int) -> None:
-        self.store = SlotStore(max_batch_size, max_model_len)
-        self.weight_version = 0
-        self._cache = PrefixCache(prefix_cache_tokens)
-        self._max_batch_size = max_batch_size
-        self._prefill_chunk = prefill_chunk
+    def __init__(self, config: EngineConfig, max_model_len: int, weight_version: int) -> None:
+        self.store = SlotStore(config.max_batch_size, max_model_len)
+        self.weight_version = weight_version
+        self._cache = PrefixCache(config.prefix_cache_tokens)
+        self._max_batch_size = config.max_batch_size
+        self._max_evaluations = max(config.max_batch_size // 2, 1)
+        self._prefill_chunk = config.prefill_chunk
         self._waiting: deque[Call] = deque()
         self._slots: list[Call] = []
         self._rows = 0
@@ -117,13 +121,21 @@ class Scheduler:
             call.started, call.cached, call.computed = True, leader.computed, leader.computed
 
     def _admit(self) -> None:
-        while self._waiting and len(self._slots) < self._max_batch_size:
-            call = self._waiting.popleft()
+        while len(self._slots) < self._max_batch_size and (call := self._next()) is not None:
+            self._waiting.remove(call)
             call.slot = len(self._slots)
             self._slots.append(call)
             self._prefilling.append(call)
         ahead = (min(call.known + _AHEAD, len(call.tokens)) for call in self._slots)
         self.store.reserve(len(self._slots), max(ahead, default=0))
+
+    def _next(self) -> Call | None:
+        """Returns who gets the next slot: the first to be trained, else the first evaluation if there is room."""
+        to_train = next((call for call in self._waiting if not call.request.evaluation), None)
+        if to_train is not None or not self._waiting:
+            return to_train
+        running = sum(call.request.evaluation for call in self._slots)
+        return self._waiting[0] if running < self._max_evaluations else None
 
     def _ready(self, call: Call) -> bool:
         """Returns whether the call may compute; the first time, copies the beginning that others have computed.

@@ -5,7 +5,8 @@ the processors, and nothing in it binds cached keys to the weights that computed
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from ajet_server.engines.attention import ATTENTION, StepPlan
 from ajet_server.engines.base import Completion, GenerationRequest, IntIds, Outcome, Refusal, Scored
 from ajet_server.engines.calls import Call, new_call
 from ajet_server.engines.constraint import Constraints
-from ajet_server.engines.linear import use_onednn
+from ajet_server.engines.lanes import Lane, Lanes, prepared
 from ajet_server.engines.packing import pack
 from ajet_server.engines.request_checks import check_request
 from ajet_server.engines.sampler import Draw, sample
@@ -49,17 +50,15 @@ class TorchEngine:
         """
         self._max_model_len = max_model_len(folder, config)
         refuse_unsupported(model, self._max_model_len)
-        model.set_attn_implementation(ATTENTION)
-        self._model = model.eval().requires_grad_(False)
-        use_onednn(model)
+        self._model = prepared(model)
         self._device = model.device
         self._vocab_size = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
         self._tokenizer = Tokenizer.from_file(str(folder.tokenizer_file))
         self._eos_ids = frozenset(folder.eos_ids)
         self._constraints = Constraints(self._tokenizer, self._vocab_size, folder.eos_ids)
-        self._scheduler = Scheduler(
-            config.max_batch_size, self._max_model_len, config.prefill_chunk, config.prefix_cache_tokens
-        )
+        self._new_scheduler = partial(Scheduler, config, self._max_model_len)
+        self._scheduler = self._new_scheduler(0)
+        self._lanes = Lanes(Lane(model, self._scheduler), config.eval_versions)
         self._seed = seed
         self._selects_logits = "logits_to_keep" in inspect.signature(type(model).forward).parameters
         self.computed_tokens = 0
@@ -75,8 +74,13 @@ class TorchEngine:
 
     @property
     def weight_version(self) -> int:
-        """The version that is being sampled from."""
+        """The version that is being sampled from, unless a call names another."""
         return self._scheduler.weight_version
+
+    @property
+    def named_versions(self) -> list[int]:
+        """The versions that are held beside it."""
+        return self._lanes.named
 
     @property
     def max_model_len(self) -> int:
@@ -91,56 +95,73 @@ class TorchEngine:
     @property
     def has_work(self) -> bool:
         """True while a call is running or waiting."""
-        return bool(self._scheduler.running or self._scheduler.waiting)
+        return any(lane.busy for lane in self._lanes.all)
 
     @property
     def running(self) -> int:
         """Calls that hold a slot."""
-        return self._scheduler.running
+        return sum(lane.scheduler.running for lane in self._lanes.all)
 
     @property
     def waiting(self) -> int:
         """Calls that wait for a slot."""
-        return self._scheduler.waiting
+        return sum(lane.scheduler.waiting for lane in self._lanes.all)
+
+    def hold(self, version: int, make: Callable[[PreTrainedModel], PreTrainedModel]) -> None:
+        """Has a version beside the live one, for calls that name it; new live weights do not touch it.
+
+        Args:
+            version: of the weights.
+            make: given the live model, makes that of the version; called only if it is not held already. What both
+                share must not change with the live weights.
+
+        Raises:
+            UnavailableError: there is no room while calls run on the versions that are held.
+        """
+        self._lanes.hold(version, lambda: Lane(prepared(make(self._model)), self._new_scheduler(version)))
 
     def submit(self, request: GenerationRequest) -> None:
         """Queues a call; it joins the running batch at the next step that has a free slot.
+
+        A version that it names must be held (`hold`).
 
         Raises:
             RequestError: the request is out of bounds, its id is in use, or its schema cannot be served.
         """
         check_request(request, vocab_size=self._vocab_size, max_model_len=self._max_model_len)
-        if self._scheduler.find(request.request_id) is not None:
+        if self._lanes.find(request.request_id) is not None:
             raise RequestError(f"request_id: {request.request_id!r} is already running", field="request_id")
         schema = request.sampling.json_schema
         constraint = None if schema is None else self._constraints.start(schema)
-        self._scheduler.add(new_call(request, self._seed, constraint))
+        self._lanes.of(request.weights).scheduler.add(new_call(request, self._seed, constraint))
 
     @torch.inference_mode()
     def cancel(self, request_id: str) -> bool:
         """Drops a call and frees its slot. Returns False if it is not here (finished already, say)."""
-        call = self._scheduler.find(request_id)
-        if call is None:
+        found = self._lanes.find(request_id)
+        if found is None:
             return False
-        self._scheduler.remove(call)
+        lane, call = found
+        lane.scheduler.remove(call)
         return True
 
     @torch.inference_mode()
     def step(self) -> Outcome:
-        """Runs one forward pass over all running calls.
+        """Runs one forward pass over all running calls of one weight version.
 
         Raises:
             EngineFailedError: the logits are not finite. The engine is of no use after that.
         """
-        step = self._scheduler.next_step()
+        lane = self._lanes.turn()
+        step = lane.scheduler.next_step()
         if not step.tokens:
             return Outcome()
         calls, places = step.sampling()
-        logits_SV = self._forward(pack(step, self._scheduler.store, self._device), places)
-        self._scheduler.finish(step)
+        logits_SV = self._forward(lane.model, pack(step, lane.scheduler.store, self._device), places)
+        lane.scheduler.finish(step)
         self.computed_tokens += step.tokens
         draws = sample(logits_SV, calls) if calls else []
-        return self._take(calls, draws)
+        return self._take(lane.scheduler, calls, draws)
 
     @torch.inference_mode()
     def score(self, token_ids: IntIds, start: int) -> Scored:
@@ -154,8 +175,8 @@ class TorchEngine:
             RequestError: the tokens are out of bounds.
             EngineFailedError: calls are running, or the prefix cache has keys of other weights.
         """
-        if self.running:
-            raise EngineFailedError(f"score: {self.running} calls are running; drain first")
+        if running := self._scheduler.running:
+            raise EngineFailedError(f"score: {running} calls are running; drain first")
         sampling = Sampling(max_tokens=len(token_ids) - start, temperature=0.0)
         call = new_call(GenerationRequest("score", token_ids[:start], sampling), self._seed)
         check_request(call.request, vocab_size=self._vocab_size, max_model_len=self._max_model_len)
@@ -164,7 +185,7 @@ class TorchEngine:
             while call.known < len(token_ids):
                 step = self._scheduler.next_step()
                 calls, places = step.sampling()
-                rows.append(self._forward(pack(step, self._scheduler.store, self._device), places))
+                rows.append(self._forward(self._model, pack(step, self._scheduler.store, self._device), places))
                 self._scheduler.finish(step)
                 if calls:
                     call.append(Draw(int(token_ids[call.known]), 0.0, []))
@@ -187,9 +208,9 @@ class TorchEngine:
             EngineFailedError: calls are running, or a name or shape is wrong: nothing was changed. Or what came is not
                 what was announced: the weights are half loaded, and the engine is of no use after that.
         """
-        if self.running:
+        if running := self._scheduler.running:
             raise EngineFailedError(
-                f"weights of version {weight_version} arrived while {self.running} calls were running; drain first"
+                f"weights of version {weight_version} arrived while {running} calls were running; drain first"
             )
         present: dict[str, Tensor] = self._model.state_dict()
         check_shapes(present, shapes)
@@ -217,13 +238,13 @@ class TorchEngine:
             del tensor  # or it would live on while the next one is made
         return None
 
-    def _forward(self, plan: StepPlan, places: list[int]) -> Tensor:
+    def _forward(self, model: PreTrainedModel, plan: StepPlan, places: list[int]) -> Tensor:
         """Returns the logits f32[S, V] at some places of a pass.
 
         The head is not computed anywhere else, unless the model does not know `logits_to_keep`.
         """
         kept = torch.tensor(places, dtype=torch.int64, device=self._device)
-        forward: Any = self._model
+        forward: Any = model
         options = {"logits_to_keep": kept} if self._selects_logits else {}
         output = forward(
             input_ids=plan.input_ids, position_ids=plan.position_ids, use_cache=False, ajet_step=plan, **options
@@ -231,19 +252,19 @@ class TorchEngine:
         logits_SV: Tensor = output.logits[0] if self._selects_logits else output.logits[0][kept]
         if len(logits_SV) != len(places):
             raise ConfigError(
-                f"model.path: {type(self._model).__name__} gives {len(logits_SV)} rows of logits where {len(places)} "
+                f"model.path: {type(model).__name__} gives {len(logits_SV)} rows of logits where {len(places)} "
                 "were asked for; the torch engine cannot run this model",
                 field="model.path",
             )
         return logits_SV.float()
 
-    def _take(self, calls: list[Call], draws: list[Draw]) -> Outcome:
+    def _take(self, scheduler: Scheduler, calls: list[Call], draws: list[Draw]) -> Outcome:
         """Hands the sampled tokens to their calls, and takes out those that end."""
         outcome, ended = Outcome(), list[Call]()
         for call, draw in zip(calls, draws, strict=True):
             call.append(draw)
             try:
-                completion = self._completion(call, draw.token)
+                completion = self._completion(call, draw.token, scheduler.weight_version)
             except RequestError as error:
                 outcome.refusals.append(Refusal(call.request_id, error))
                 ended.append(call)
@@ -255,24 +276,24 @@ class TorchEngine:
                 ended.append(call)
         # From the last slot down, so that calls that end together leave no holes to fill.
         for call in sorted(ended, key=lambda call: -call.slot):
-            self._scheduler.remove(call)
+            scheduler.remove(call)
         return outcome
 
-    def _completion(self, call: Call, token: int) -> Completion | None:
+    def _completion(self, call: Call, token: int, version: int) -> Completion | None:
         """Returns what a call sampled if its last token ended it.
 
         Raises:
             RequestError: its schema cannot be followed any further.
         """
         if token in self._eos_ids:
-            return call.complete("stop", None, self.weight_version)
+            return call.complete("stop", None, version)
         if call.constraint is not None:
             call.constraint.take(token)
             if call.constraint.complete:
-                return call.complete("stop", None, self.weight_version)
+                return call.complete("stop", None, version)
         stop = find_stop(self._tokenizer, call.sampling.stop, call.completion)
         if stop is not None:
-            return call.complete("stop", stop, self.weight_version)
+            return call.complete("stop", stop, version)
         if call.known == len(call.tokens):
-            return call.complete("length", None, self.weight_version)
+            return call.complete("length", None, version)
         return None

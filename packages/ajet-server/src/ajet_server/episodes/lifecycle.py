@@ -27,13 +27,22 @@ from ajet_server.episodes.diary import Diary
 from ajet_server.episodes.keys import KeyMaker, digest_key
 from ajet_server.episodes.opening import Admit, Opener
 from ajet_server.episodes.pool import Pool
+from ajet_server.episodes.versions import NamedVersions
 from ajet_server.observe.bus import EventLog
 
 
 class Episodes:
     """The book of open episodes over the ledger and the pool."""
 
-    def __init__(self, ledger: Ledger, pool: Pool, keys: KeyMaker, events: EventLog, limits: LimitsConfig) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        pool: Pool,
+        keys: KeyMaker,
+        events: EventLog,
+        limits: LimitsConfig,
+        versions: NamedVersions,
+    ) -> None:
         self._ledger = ledger
         self._pool = pool
         self._events = events
@@ -41,7 +50,8 @@ class Episodes:
         self._open = OpenBook(limits)
         self.changes = Changes()
         self.diary = Diary()
-        self._opener = Opener(ledger, pool, keys, events, limits, self._open, self.changes)
+        self.versions = versions
+        self._opener = Opener(ledger, pool, keys, events, limits, self._open, self.changes, versions)
 
     async def open(self, body: OpenEpisode, weight_version: int, admit: Admit) -> EpisodeRecord:
         """Opens an episode; see `Opener.open`."""
@@ -61,6 +71,8 @@ class Episodes:
         """Reads open and waiting episodes back from the ledger. Open ones get a whole lease: the clients may live."""
         for record, so_far in self._ledger.read_now(records.open_episodes):
             self._open.hold(record, so_far, time.time() - record.opened_at)
+            if record.weights is not None:
+                self.versions.hold(record.weights)
             if record.kind is EpisodeKind.TRAIN:
                 self._pool.restore_open(record)
         for row in self._ledger.read_now(records.pool_rows):
@@ -182,6 +194,8 @@ class Episodes:
             lambda db: records.close_episode(db, record.id, status, reward=reward, metrics=metrics, reason=reason)
         )
         self._open.drop(state)
+        if record.weights is not None:
+            self.versions.give_back(record.weights)
         if record.kind is EpisodeKind.EVAL:
             return
         if status is EpisodeStatus.FINISHED and reward is not None:

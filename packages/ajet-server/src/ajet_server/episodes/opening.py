@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from sqlite3 import Row
 
@@ -19,6 +20,7 @@ from ajet_server.capture.records import CallsSoFar, EpisodeRecord
 from ajet_server.episodes.book import Changes, OpenBook
 from ajet_server.episodes.keys import KeyMaker, digest_key
 from ajet_server.episodes.pool import Pool
+from ajet_server.episodes.versions import NamedVersions
 from ajet_server.observe.bus import EventLog
 
 Admit = Callable[[EpisodeKind], None]
@@ -37,6 +39,7 @@ class Opener:
         limits: LimitsConfig,
         book: OpenBook,
         changes: Changes,
+        versions: NamedVersions,
     ) -> None:
         self._ledger = ledger
         self._pool = pool
@@ -45,15 +48,18 @@ class Opener:
         self._limits = limits
         self._book = book
         self._changes = changes
+        self._versions = versions
         self._opening: dict[str, asyncio.Future[EpisodeRecord]] = {}
-        self._being_written = 0
+        self._being_written: Counter[EpisodeKind] = Counter()
 
     async def open(self, body: OpenEpisode, weight_version: int, admit: Admit) -> EpisodeRecord:
         """Opens an episode, or returns the one that this request opened before.
 
         Raises:
             UnavailableError: not now; the message says what it waits for.
-            ConflictError: the group is full or of another task, or the request opened an episode that is closed by now.
+            NotFoundError: the named weight version is not there.
+            ConflictError: the group is full or of another task, or the request opened an episode that is closed by now,
+                or the job serves no named versions.
         """
         while (pending := self._opening.get(body.request_id)) is not None:
             await asyncio.wait({pending})
@@ -79,24 +85,39 @@ class Opener:
         if known is not None:
             return self._repeat(known)
         admit(body.kind)
-        held = len(self._book) + self._being_written
-        if held >= self._limits.max_open_episodes:
-            raise UnavailableError(f"{held} episodes are open, the bound (limits.max_open_episodes)", retry_after_s=1.0)
+        self._refuse_crowd(body.kind)
+        if body.weights is not None:
+            self._versions.take(body.weights)
         record = self._record(body, weight_version)
-        self._being_written += 1
+        self._being_written[body.kind] += 1
         await to_the_end(self._insert(record))
         await self._changes.notify()
         await self._events.emit(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
         return record
+
+    def _refuse_crowd(self, kind: EpisodeKind) -> None:
+        """Half of the bound is out of reach of evaluations, so that a flood of them leaves room for training."""
+        most = self._limits.max_open_episodes
+        held = len(self._book) + self._being_written.total()
+        if held >= most:
+            raise UnavailableError(f"{held} episodes are open, the bound (limits.max_open_episodes)", retry_after_s=1.0)
+        evaluations = len(self._book) - self._book.train_count + self._being_written[EpisodeKind.EVAL]
+        if kind is EpisodeKind.EVAL and evaluations >= max(most // 2, 1):
+            raise UnavailableError(
+                f"{evaluations} eval episodes are open, half of limits.max_open_episodes={most}; the others train",
+                retry_after_s=1.0,
+            )
 
     async def _insert(self, record: EpisodeRecord) -> None:
         try:
             await self._ledger.write(lambda db: records.insert_episode(db, record))
         except BaseException:
             self._pool.leave(record.group_id, record.id)
+            if record.weights is not None:
+                self._versions.give_back(record.weights)
             raise
         finally:
-            self._being_written -= 1
+            self._being_written[record.kind] -= 1
         self._book.hold(record, CallsSoFar())
 
     def _repeat(self, row: Row) -> EpisodeRecord:
@@ -129,6 +150,7 @@ class Opener:
             client_id=body.client_id,
             api_key_hash=digest_key(self._keys.key(attempt_id, "agent")),
             control_key_hash=digest_key(self._keys.key(attempt_id, "control")),
-            weight_version=weight_version,
+            weight_version=weight_version if body.weights is None else body.weights,
             opened_at=time.time(),
+            weights=body.weights,
         )

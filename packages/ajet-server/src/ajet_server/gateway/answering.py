@@ -151,7 +151,14 @@ class Answering:
     ) -> tuple[Choice, protocol.Generated]:
         builder = self._builder(request, prompt, index, call_id)
         sampling = sampling_of(request, most, index)
-        message = protocol.Generate(call_id, prompt.engine_ids, sampling, stream=emit is not None)
+        message = protocol.Generate(
+            call_id,
+            prompt.engine_ids,
+            sampling,
+            stream=emit is not None,
+            weights=state.record.weights,
+            evaluation=state.record.kind is EpisodeKind.EVAL,
+        )
         on_sampled: OnSampled | None = None
         if emit is not None:
             on_sampled = lambda sampled: emit(builder.push(sampled))  # noqa: E731 - mirrors its type

@@ -13,10 +13,9 @@ name. Before anything is loaded every digest is compared. Nothing is ever unpick
 import hashlib
 import json
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,11 @@ import msgspec
 from ajet_core.config import Job
 from ajet_core.errors import ConfigError, StorageError
 from ajet_core.events import StepReport
+from ajet_server.datadir import checkpoint_name, checkpoint_steps
 
 FORMAT = 1
 """Version of the folder's layout."""
 MANIFEST = "manifest.json"
-_NAME = re.compile(r"step-(\d{6,})")
 _UNFINISHED = ".writing-step-"
 _BLOCK = 1 << 20
 
@@ -87,11 +86,6 @@ class Manifest(msgspec.Struct, frozen=True):
         )
 
 
-def checkpoint_name(step: int) -> str:
-    """Returns the folder name of a step, `step-000003`."""
-    return f"step-{step:06d}"
-
-
 def write_checkpoint(
     directory: Path, step: int, write: Callable[[Path], None], manifest: Callable[[dict[str, FileEntry]], Manifest]
 ) -> Path:
@@ -132,18 +126,25 @@ def write_checkpoint(
     return target
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path, part: str = "") -> Manifest:
     """Reads the manifest and compares every file with it.
+
+    Args:
+        folder: of the checkpoint.
+        part: only the files below this folder of it; by default all.
 
     Raises:
         StorageError: the folder is no complete checkpoint, or a file is not what was written; names it.
     """
     try:
         manifest = _unsealed(folder)
-        entries = {name: _entry(folder / name) for name in _files(folder) if name != MANIFEST}
+        found_names = [name for name in _files(folder) if name != MANIFEST and name.startswith(part)]
+        entries = {name: _entry(folder / name) for name in found_names}
     except OSError as error:
         raise StorageError(f"cannot read the checkpoint {folder}: {error}") from error
     for name, expected in manifest.files.items():
+        if not name.startswith(part):
+            continue
         found = entries.get(name)
         if found is None:
             raise StorageError(f"checkpoint {folder}: {name} is missing")
@@ -185,15 +186,20 @@ def latest_checkpoint(directory: Path) -> Path | None:
     return max(_checkpoints(directory), key=_step_of, default=None)
 
 
-def prune(directory: Path, keep: int) -> list[Path]:
+def prune(directory: Path, keep: int, needed: Collection[int] = ()) -> list[Path]:
     """Removes old checkpoints and returns what it removed.
 
     The newest stays, and the `keep` newest (at least one) whose steps were taken: one that was skipped holds the
     weights of the one before. What a rollback turned away from goes.
+
+    Args:
+        directory: folder of the checkpoints.
+        keep: see there.
+        needed: steps whose checkpoints stay besides.
     """
     folders = sorted(_checkpoints(directory), key=_step_of)
     kept = {*folders[-1:], *_lineage(folders)[-max(keep, 1) :]}
-    old = [folder for folder in folders if folder not in kept]
+    old = [folder for folder in folders if folder not in kept and _step_of(folder) not in needed]
     for folder in old:
         # Renamed first: a removal that is interrupted must not leave half a checkpoint under a checkpoint's name.
         doomed = folder.with_name(f"{_UNFINISHED}{folder.name}")
@@ -226,7 +232,7 @@ def _lineage(folders: list[Path]) -> list[Path]:
 
 
 def _checkpoints(directory: Path) -> list[Path]:
-    return [folder for folder in directory.iterdir() if folder.is_dir() and _NAME.fullmatch(folder.name)]
+    return list(checkpoint_steps(directory).values())
 
 
 def _step_of(folder: Path) -> int:

@@ -69,6 +69,16 @@ def merged_weights(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]
     return ((name, _merged(layer)) for name, layer in _adapted(model))
 
 
+def frozen_weights(model: PeftModel) -> dict[str, torch.nn.Parameter]:
+    """Returns the weights below the adapters by their names in the plain model. They never change."""
+    return {name: layer.base_layer.weight for name, layer in _adapted(model)}
+
+
+def adapter_scales(model: PeftModel) -> dict[str, float]:
+    """Returns what the update of each adapted layer is scaled by, by the layer's name in the plain model."""
+    return {name.removesuffix(".weight"): float(layer.scaling[_ADAPTER]) for name, layer in _adapted(model)}
+
+
 def _adapted(model: PeftModel) -> Iterator[tuple[str, Any]]:
     """Yields the layers that have an adapter, by the names of their weights in the plain model."""
     for name, module in model.get_base_model().named_modules():

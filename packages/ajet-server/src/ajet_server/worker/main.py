@@ -140,11 +140,22 @@ class Worker:
         from ajet_server.engines.base import GenerationRequest
 
         prompt = np.frombuffer(message.prompt_ids, dtype="<i4")
-        request = GenerationRequest(message.request_id, prompt, message.sampling, message.stream)
+        request = GenerationRequest(
+            message.request_id, prompt, message.sampling, message.stream, message.weights, message.evaluation
+        )
         try:
+            if message.weights is not None:
+                self._hold(message.weights)
             self._loaded_engine().submit(request)
         except AjetError as error:
             self._refuse(message.request_id, error)
+
+    def _hold(self, version: int) -> None:
+        """Has a version that a call names in the engine; from its checkpoint, also after another worker had it."""
+        from ajet_server.sync.named import named_model
+
+        trainer = self._loaded_trainer()
+        self._loaded_engine().hold(version, lambda live: named_model(trainer, self._checkpoints, version, live))
 
     def _refuse(self, request_id: str, error: AjetError) -> None:
         self._send(protocol.Failed(error.message, request_id, error.code, error.field))
@@ -172,7 +183,7 @@ class Worker:
             report = self._after_skip(trainer, report, trainer.skip_reason)
         self._progress("checkpoint", 0, 1)
         folder = trainer.save(self._checkpoints, report)
-        prune(self._checkpoints, self._keep)
+        prune(self._checkpoints, self._keep, message.keep)
         self._progress("checkpoint", 1, 1)
         self._probe = next((_token_ids(call) for episode in message.episodes for call in episode.calls), None)
         self._send(protocol.Updated((trainer.last_report or report).model_dump_json().encode(), str(folder)))

@@ -56,6 +56,10 @@ class Generate(msgspec.Struct, tag=True, frozen=True):
     sampling: Sampling
     stream: bool = False
     """Whether its tokens are told as they are sampled, and not only at the end."""
+    weights: int | None = None
+    """The weight version that samples it; None is the one that is being trained."""
+    evaluation: bool = False
+    """Calls that are to be trained go first."""
 
 
 class Cancel(msgspec.Struct, tag=True, frozen=True):
@@ -93,6 +97,8 @@ class Update(msgspec.Struct, tag=True, frozen=True):
     batch_id: str
     step: int
     episodes: list[EpisodeRow]
+    keep: list[int] = []
+    """Versions whose checkpoints stay, however old they are."""
 
 
 class Sync(msgspec.Struct, tag=True, frozen=True):

@@ -8,6 +8,7 @@ same tokens are sampled again, or the call fails.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from ajet_core.errors import AjetError, EngineFailedError, from_wire
@@ -46,6 +47,7 @@ class Supervisor:
         self._watched = False
         """True while the worker owes a reply that has no deadline of its own but its signs of life."""
         self._idle = asyncio.Event()
+        """Set while the worker runs no call that an update waits for."""
         self._idle.set()
 
     @property
@@ -129,15 +131,15 @@ class Supervisor:
         await self._flush()
 
     async def close_gate(self, patience_s: float) -> None:
-        """Holds new calls back and returns when the worker runs none.
+        """Holds new calls back and returns when the worker runs none that new weights would change.
 
-        Calls that still run after `patience_s` are taken out of the engine and begin again at the next opening.
+        Calls that still run after `patience_s`, and evaluations at once, are taken out of the engine and begin again at
+        the next opening. Those that name a weight version stay: it is not touched.
         """
         self._gate_open = False
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), patience_s)
-        except TimeoutError:
-            await self._recall()
+        await self._recall()
 
     async def shut_down(self) -> None:
         """Ends the worker."""
@@ -221,14 +223,15 @@ class Supervisor:
         if self._idle.is_set():
             process.heard_at = time.monotonic()  # an idle worker says nothing; its silence counts from here
         pending.sent = True
-        self._idle.clear()
+        if not pending.message.evaluation:
+            self._idle.clear()
         await process.send(pending.message)
 
     async def _recall(self) -> None:
         if self._process is None:
             return
         for pending in list(self._pending.values()):
-            if pending.sent:
+            if pending.sent and pending.message.weights is None:
                 pending.begin_again("the engine took new weights")
                 await self._process.send(protocol.Cancel(pending.message.request_id))
         self._note_idle()
@@ -270,5 +273,7 @@ class Supervisor:
         self._note_idle()
 
     def _note_idle(self) -> None:
-        if not any(pending.sent for pending in self._pending.values()):
+        if any(pending.sent and not pending.message.evaluation for pending in self._pending.values()):
+            self._idle.clear()
+        else:
             self._idle.set()

@@ -1,5 +1,5 @@
 """`ajet episodes`: what a ledger holds, for people.
 
-`group` holds the commands; `listing` and `conversation` compute what `ls` and `show` print, as the object of the
-`--json` line and as text.
+`group` holds the commands; `listing`, `conversation` and `passk` compute what `ls`, `show` and `passk` print, as the
+object of the `--json` line and as text.
 """

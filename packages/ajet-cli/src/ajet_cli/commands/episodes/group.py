@@ -115,6 +115,34 @@ def show_command(
     show(found, text, as_json=as_json)
 
 
+@episodes.command("passk")
+@data_dir_argument
+@click.option("--k", "ks", help="Values of k, as 1,4,16.  [default: 1, 2, 4, ... as far as a task has episodes]")
+@click.option("--success", type=float, default=1.0, show_default=True, help="The least reward that is a success.")
+@click.option("--task", help="Only this task id.")
+@json_option
+def passk_command(data_dir: Path, ks: str | None, success: float, task: str | None, as_json: bool) -> None:
+    """Tell pass@k of the eval episodes in DATA_DIR, by weight version.
+
+    A task with fewer than k finished episodes is left out; a lost episode is none without success.
+    """
+    need_server()
+    from ajet_cli.commands.episodes import passk
+    from ajet_server.capture.reading import look
+    from ajet_server.datadir import ledger_path
+
+    wanted = _numbers(ks) if ks is not None else []
+    found = look(ledger_path(data_dir), lambda db: passk.collect(db, success, wanted, task))
+    show(passk.as_dict(found, success), passk.describe(found), as_json=as_json)
+
+
+def _numbers(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--k: {text!r} is no list of whole numbers from 1 on, as 1,4,16", field="k")
+    return [int(part) for part in parts]
+
+
 @episodes.command("export")
 @click.argument("file", type=click.Path(path_type=Path))
 @data_dir_option
