@@ -6,6 +6,7 @@ Its folder holds
     fault-<type>   what goes wrong at the next message of this type (removed when it did); see `_fault`
     hold           while it is there, no call is answered; it says how many tokens of each are streamed nevertheless
     answers        what calls sample (see `Said`), one line each, the first call the first; the last one for ever
+    hold-update    while it is there, an update that was begun does not end; calls go on
     max_model_len  how long prompt and completion may be; 512 without it
 """
 
@@ -65,15 +66,19 @@ class FakeWorker:
         self._folder = folder
         self._held: dict[str, Call] = {}
         self._version = 0
+        self._updating: protocol.Update | None = None
 
     def run(self) -> int:
         while True:
-            readable, _, _ = select.select([self._connection], [], [], 0.01 if self._held else None)
+            readable, _, _ = select.select([self._connection], [], [], 0.01 if self._held or self._updating else None)
             if readable:
                 message = self._receive()
                 if message is None or isinstance(message, protocol.Shutdown):
                     return 0
                 self._handle(message)
+            if self._updating is not None and self._read("hold-update") is None:
+                self._update(self._updating)
+                self._updating = None
             held = self._read("hold")
             for call in list(self._held.values()):
                 self._stream(call, len(call.said.tokens) if held is None else int(held or 0))
@@ -101,7 +106,7 @@ class FakeWorker:
             case protocol.Cancel():
                 self._held.pop(message.request_id, None)
             case protocol.Update():
-                self._update(message)
+                self._updating = message
             case protocol.Sync():
                 self._version = message.weight_version
                 self.send(protocol.Synced(self._version, 0.0, 1e-4, 0.01))

@@ -10,6 +10,7 @@ import torch
 from ajet_core.config import Job
 from ajet_core.errors import EngineFailedError
 from ajet_server.demo.micro import make_micro_model
+from ajet_server.engines.torch_engine import TorchEngine
 from ajet_server.train.trainer import Trainer
 from ajet_server.worker import protocol
 from ajet_server.worker.main import Worker
@@ -69,3 +70,55 @@ def test_after_enough_skipped_updates_older_weights_are_taken(model_folder: Path
         assert kept == ["step-000003", "step-000004"]
         update(worker, 5)
         assert trainer.last_report.skipped is False
+
+
+def overlapped(job: Job, folder: Path, *sent: protocol.ToWorker) -> tuple[Trainer, list[protocol.FromWorker]]:
+    """Does an update, with messages that come before its first pack; returns what the worker said until its end."""
+    trainer = Trainer.load(job)
+    worker, ours = worker_with(trainer, folder, 2)
+    worker._engine = TorchEngine.load(job)
+    with ours, worker._connection:
+        for message in sent:
+            worker._inbox.put(message)
+        update(worker, 1)
+        ours.setblocking(False)
+        data = ours.recv(1 << 20)
+        while worker._serve_calls():
+            worker._step()
+        assert worker._set_back in (None, *sent)
+    return trainer, messages(data)
+
+
+def messages(data: bytes) -> list[protocol.FromWorker]:
+    found: list[protocol.FromWorker] = []
+    while data:
+        (length,) = protocol.HEADER.unpack(data[:4])
+        found.append(protocol.read_from_worker(data[4 : 4 + length]))
+        data = data[4 + length :]
+    return found
+
+
+def call(name: str, max_tokens: int = 2) -> protocol.Generate:
+    ids = np.arange(20, 30, dtype="<i4").tobytes()
+    return protocol.Generate(name, ids, protocol.Sampling(max_tokens=max_tokens), stream=True)
+
+
+def overlap_job(folder: Path) -> Job:
+    model = {"path": str(folder), "device": "cpu"}
+    return Job.model_validate({"model": model, "trainer": {"pack_tokens": 12}, "optimizer": {"learning_rate": 1e-2}})
+
+
+def test_calls_go_on_while_an_update_computes_and_change_nothing_about_it(model_folder: Path, tmp_path: Path) -> None:
+    job = overlap_job(model_folder)
+    alone, _ = overlapped(job, tmp_path / "alone")
+    trainer, said = overlapped(job, tmp_path / "both", call("a"), call("b", 400), protocol.Cancel("c"))
+    kinds = [type(message).__name__ for message in said]
+    assert kinds.index("Generated") < kinds.index("Updated")
+    assert "Streamed" in kinds[kinds.index("Generated") :], "the longer call goes on"
+    for (name, one), other in zip(alone.model.state_dict().items(), trainer.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_what_is_for_after_the_update_waits_and_ends_the_calls(model_folder: Path, tmp_path: Path) -> None:
+    _, said = overlapped(overlap_job(model_folder), tmp_path, protocol.Shutdown(), call("a"))
+    assert {type(message).__name__ for message in said} == {"Progress", "Updated"}
