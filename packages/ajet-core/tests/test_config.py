@@ -56,6 +56,10 @@ def test_full_training_has_no_adapter() -> None:
             {"engine": {"during_update": "finish"}, "batch": {"max_staleness": 0}},
             "engine.during_update: 'finish' samples with weights that are one version old",
         ),
+        (
+            {"engine": {"during_update": "continue"}, "batch": {"max_staleness": 0}},
+            "but batch.max_staleness is 0; use 'drain', or at least 1",
+        ),
         ({"engine": {"max_model_len": 100}}, "limits.max_completion_tokens: 1024 leaves no room"),
     ],
 )

@@ -36,7 +36,7 @@ class Said:
     stop: str | None = None
     cached_tokens: int = 0
 
-    def of(self, message: protocol.Generate, version: int) -> protocol.Generated:
+    def of(self, message: protocol.Generate, oldest: int, newest: int) -> protocol.Generated:
         tokens = self.tokens[: message.sampling.max_tokens]
         logprobs = [LOGPROBS[at % len(LOGPROBS)] for at in range(len(tokens))]
         return protocol.Generated(
@@ -45,18 +45,20 @@ class Said:
             logprobs=struct.pack(f"<{len(tokens)}f", *logprobs),
             finish_reason="stop" if len(tokens) == len(self.tokens) else "length",
             stop=self.stop,
-            weight_version=version,
+            weight_version=oldest,
             cached_tokens=self.cached_tokens,
             top_logprobs=[[(token, -0.1)] * message.sampling.top_logprobs for token in tokens],
+            version_spans=((0, oldest), (1, newest)) if newest > oldest else (),
         )
 
 
 @dataclass
 class Call:
-    """A call that is not answered yet, and how many of its tokens were streamed."""
+    """A call that is not answered yet: the weights that it began with, and how many of its tokens were streamed."""
 
     message: protocol.Generate
     said: Said
+    version: int
     told: int = 0
 
 
@@ -85,7 +87,7 @@ class FakeWorker:
             if held is None:
                 for request_id in list(self._held):
                     call = self._held.pop(request_id)
-                    self.send(call.said.of(call.message, self._version))
+                    self.send(call.said.of(call.message, call.version, self._version))
 
     def _receive(self) -> protocol.ToWorker | None:
         header = self._connection.recv(protocol.HEADER.size, socket.MSG_WAITALL)
@@ -102,14 +104,15 @@ class FakeWorker:
             case protocol.Load():
                 self._loaded()
             case protocol.Generate():
-                self._held[message.request_id] = Call(message, self._say())
+                self._held[message.request_id] = Call(message, self._say(), self._version)
             case protocol.Cancel():
                 self._held.pop(message.request_id, None)
             case protocol.Update():
                 self._updating = message
             case protocol.Sync():
+                assert message.keep_calls or not self._held
                 self._version = message.weight_version
-                self.send(protocol.Synced(self._version, 0.0, 1e-4, 0.01))
+                self.send(protocol.Synced(self._version, 0.0, 1e-4, 0.01, len(self._held)))
             case protocol.Shutdown():
                 pass
 
@@ -184,7 +187,7 @@ class FakeWorker:
         """Tells a call's tokens one by one, if it wants that."""
         if not call.message.stream:
             return
-        whole = call.said.of(call.message, self._version)
+        whole = call.said.of(call.message, call.version, self._version)
         for at in range(call.told, min(most, len(whole.token_ids) // 4)):
             ids, logprobs = whole.token_ids[4 * at : 4 * at + 4], whole.logprobs[4 * at : 4 * at + 4]
             tops = whole.top_logprobs[at : at + 1]

@@ -36,8 +36,9 @@ def updates(live: Running) -> list[list[str]]:
     return [entry["episodes"] for entry in live.worker.log("checkpoint")]
 
 
-async def test_episodes_are_opened_and_finished_during_an_update(tmp_path: Path, model: Path) -> None:
-    async with overlapping(tmp_path, model, "finish") as live:
+@pytest.mark.parametrize("how", ["finish", "continue"])
+async def test_episodes_are_opened_and_finished_during_an_update(tmp_path: Path, model: Path, how: str) -> None:
+    async with overlapping(tmp_path, model, how) as live:
         record = await live.open()
         answer = await live.chat(record)
         assert answer.weight_version == 0
@@ -46,6 +47,7 @@ async def test_episodes_are_opened_and_finished_during_an_update(tmp_path: Path,
         live.worker.release_update()
         await live.reach(ROLLING, step=2)
         assert updates(live)[1] == [record.id]
+        await until(lambda: len(live.events("state_changed")) == 9)
         states = [event["state"] for event in live.events("state_changed")]
         turn = ["rolling", "updating", "syncing"]
         assert states == ["booting", "syncing", *turn, *turn, "rolling"]
@@ -92,7 +94,7 @@ async def test_a_call_that_does_not_end_is_recalled(
         assert len({entry["request_id"] for entry in live.worker.log("cancel")}) == 1
 
 
-@pytest.mark.parametrize("how", ["finish"])
+@pytest.mark.parametrize("how", ["finish", "continue"])
 async def test_a_worker_that_dies_in_an_update_has_its_batch_done_again_and_its_calls_sent_again(
     tmp_path: Path, model: Path, how: str
 ) -> None:
@@ -128,3 +130,25 @@ async def test_an_episode_that_outlives_two_updates_is_set_aside(tmp_path: Path,
         await live.finish(late)
         await until(lambda: live.server.status().pool.stale_episodes == 1)
         assert all(late.id not in episodes for episodes in updates(live))
+
+
+async def test_a_running_call_goes_on_with_the_new_weights_and_says_so(tmp_path: Path, model: Path) -> None:
+    async with overlapping(tmp_path, model, "continue") as live:
+        record = await live.open()
+        live.worker.hold()
+        call = asyncio.create_task(live.chat(record))
+        await until(lambda: len(live.worker.log("generate")) == 2)
+        live.worker.release_update()
+        await live.reach(ROLLING, step=1)
+        late = asyncio.create_task(live.chat(record))
+        await until(lambda: len(live.worker.log("generate")) == 3)
+        live.worker.release()
+        answer, later = await call, await late
+        assert (answer.weight_version, answer.weight_versions) == (0, [0, 1])
+        assert answer.choices[0].versions == ((0, 0), (1, 1))
+        assert (later.weight_version, later.choices[0].versions) == (1, ((0, 1),))
+        stored = [(one.record.weight_version, one.record.version_spans) for one in live.calls(record)]
+        assert stored == [(0, "[[0,0],[1,1]]"), (1, None)]
+        await live.finish(record)
+        await live.reach(ROLLING, step=2)
+        assert live.worker.log("cancel") == []

@@ -129,10 +129,11 @@ class EngineConfig(_Section):
     """Prompt tokens computed in one step, so that a long prompt does not stop those who are generating."""
     prefix_cache_tokens: Annotated[int, Field(ge=0)] = 16_384
     """Tokens whose keys and values are kept for later calls with the same beginning; 0 keeps none."""
-    during_update: Literal["drain", "finish"] = "drain"
+    during_update: Literal["drain", "finish", "continue"] = "drain"
     """What calls and episodes do while an update computes. `drain`: open ones may finish first, then nothing runs.
     `finish`: episodes are handed out and calls go on with the old weights; those that run when the weights change end
-    on the old ones first. Needs `batch.max_staleness` of at least 1."""
+    on the old ones first. `continue`: as `finish`, but those are paused and go on with the new weights; each token's
+    version is recorded. The last two need `batch.max_staleness` of at least 1."""
 
 
 class TrainerConfig(_Section):

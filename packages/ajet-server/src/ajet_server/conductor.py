@@ -8,8 +8,9 @@
     updating   the batch is bound to its episodes in the ledger, then trained and checkpointed
     syncing    the engine takes the new weights and the probe must agree (contract 8)
 
-With `engine.during_update: finish` there is no draining: episodes are handed out and calls answered, on the old
-weights, while an update computes. Calls that run when the weights change end first, with a deadline.
+With `engine.during_update` other than `drain` there is no draining: episodes are handed out and calls answered, on the
+old weights, while an update computes. Calls that run when the weights change end first, with a deadline (`finish`), or
+are paused and go on with the new ones (`continue`).
 
 A worker that dies in any state is replaced; calls wait in the supervisor meanwhile.
 """
@@ -78,6 +79,7 @@ class Conductor:
         self._choosing = asyncio.Lock()
         """Held while episodes are taken for a batch or set aside: none may be both."""
         self._drains = job.engine.during_update == "drain"
+        self._keeps_calls = job.engine.during_update == "continue"
         self._collecting_since = time.monotonic()
         self.supervisor = Supervisor(job.limits.update_silence_s, self._on_progress, worker_command)
         self.state = EngineState.OFFLINE
@@ -268,12 +270,13 @@ class Conductor:
         await self._events.emit(StepFinished(report=report, rollout_s=rollout_s))
 
     async def _sync(self) -> None:
-        running = self.supervisor.in_worker
+        running = 0 if self._keeps_calls else self.supervisor.in_worker
         first = f", once {running} running calls have ended on the old one" if running else ""
         await self._enter(EngineState.SYNCING, f"the engine takes weight version {self.step}{first}")
-        deadline = time.monotonic() + self._job.limits.drain_timeout_s
-        await self.supervisor.while_alive(self._hold_calls(deadline))
-        synced = await self.supervisor.sync(self.step)
+        if not self._keeps_calls:
+            deadline = time.monotonic() + self._job.limits.drain_timeout_s
+            await self.supervisor.while_alive(self._hold_calls(deadline))
+        synced = await self.supervisor.sync(self.step, keep_calls=self._keeps_calls)
         self.weight_version = synced.weight_version
         await self._set_aside()
         await self._events.emit(

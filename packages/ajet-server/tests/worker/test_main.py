@@ -122,3 +122,36 @@ def test_calls_go_on_while_an_update_computes_and_change_nothing_about_it(model_
 def test_what_is_for_after_the_update_waits_and_ends_the_calls(model_folder: Path, tmp_path: Path) -> None:
     _, said = overlapped(overlap_job(model_folder), tmp_path, protocol.Shutdown(), call("a"))
     assert {type(message).__name__ for message in said} == {"Progress", "Updated"}
+
+
+@pytest.mark.parametrize("keep_calls", [True, False])
+def test_running_calls_go_on_with_new_weights_only_if_told_to(
+    model_folder: Path, tmp_path: Path, keep_calls: bool
+) -> None:
+    job = overlap_job(model_folder)
+    worker, ours = worker_with(Trainer.load(job), tmp_path, 2)
+    worker._engine = engine = TorchEngine.load(job)
+    with ours, worker._connection:
+        worker._handle(call("a", 400))
+        for _ in range(4):
+            worker._step()
+        update(worker, 1)
+        if not keep_calls:
+            with pytest.raises(EngineFailedError, match="1 calls were running"):
+                worker._handle(protocol.Sync(1))
+            return
+        known = engine._scheduler.find("a")
+        assert known is not None
+        before = known.completion.tolist()
+        worker._handle(protocol.Sync(1, keep_calls=True))
+        while engine.has_work:
+            worker._step()
+        ours.setblocking(False)
+        said = messages(ours.recv(1 << 20))
+    (synced,) = [message for message in said if isinstance(message, protocol.Synced)]
+    assert (synced.weight_version, synced.calls_continued) == (1, 1)
+    assert synced.probe_error < 1e-4, "the probe came before the call went on"
+    (done,) = [message for message in said if isinstance(message, protocol.Generated)]
+    ids = np.frombuffer(done.token_ids, "<i4").tolist()
+    assert ids[: len(before)] == before
+    assert (done.weight_version, done.version_spans) == (0, ((0, 0), (len(before), 1)))

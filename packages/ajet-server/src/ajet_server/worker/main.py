@@ -234,8 +234,11 @@ class Worker:
 
         self._progress("sync", 0, 1)
         engine, trainer = self._loaded_engine(), self._loaded_trainer()
+        continued = engine.pause() if message.keep_calls else 0
         done = publish(engine, trainer, message.weight_version, probe_ids(engine.vocab_size, self._probe))
-        self._send(protocol.Synced(done.weight_version, done.probe_error, done.probe_tolerance, done.seconds))
+        self._send(
+            protocol.Synced(done.weight_version, done.probe_error, done.probe_tolerance, done.seconds, continued)
+        )
 
     def _progress(self, stage: str, done: int, total: int) -> None:
         self._send(protocol.Progress(stage, done, total))
@@ -265,6 +268,7 @@ def _generated(completion: "Completion") -> protocol.Generated:
         weight_version=completion.weight_version,
         cached_tokens=completion.cached_tokens,
         top_logprobs=completion.top_logprobs,
+        version_spans=completion.version_spans,
     )
 
 
