@@ -52,6 +52,14 @@ def test_full_training_has_no_adapter() -> None:
         ({"batch": {"min_reward_spread": 0.1}}, "batch.min_reward_spread: has no effect with policy 'groups'"),
         ({"batch": {"group_size": 1}}, "batch.group_size: 1 leaves nothing to compare"),
         ({"batch": {"max_pool_episodes": 8}}, "batch.max_pool_episodes: 8 can never hold one batch of 32"),
+        (
+            {"engine": {"during_update": "finish"}, "batch": {"max_staleness": 0}},
+            "engine.during_update: 'finish' samples with weights that are one version old",
+        ),
+        (
+            {"engine": {"during_update": "continue"}, "batch": {"max_staleness": 0}},
+            "but batch.max_staleness is 0; use 'drain', or at least 1",
+        ),
         ({"engine": {"max_model_len": 100}}, "limits.max_completion_tokens: 1024 leaves no room"),
     ],
 )

@@ -6,6 +6,7 @@ Its folder holds
     fault-<type>   what goes wrong at the next message of this type (removed when it did); see `_fault`
     hold           while it is there, no call is answered; it says how many tokens of each are streamed nevertheless
     answers        what calls sample (see `Said`), one line each, the first call the first; the last one for ever
+    hold-update    while it is there, an update that was begun does not end; calls go on
     max_model_len  how long prompt and completion may be; 512 without it
 """
 
@@ -35,7 +36,7 @@ class Said:
     stop: str | None = None
     cached_tokens: int = 0
 
-    def of(self, message: protocol.Generate, version: int) -> protocol.Generated:
+    def of(self, message: protocol.Generate, oldest: int, newest: int) -> protocol.Generated:
         tokens = self.tokens[: message.sampling.max_tokens]
         logprobs = [LOGPROBS[at % len(LOGPROBS)] for at in range(len(tokens))]
         return protocol.Generated(
@@ -44,18 +45,20 @@ class Said:
             logprobs=struct.pack(f"<{len(tokens)}f", *logprobs),
             finish_reason="stop" if len(tokens) == len(self.tokens) else "length",
             stop=self.stop,
-            weight_version=version if message.weights is None else message.weights,
+            weight_version=oldest,
             cached_tokens=self.cached_tokens,
             top_logprobs=[[(token, -0.1)] * message.sampling.top_logprobs for token in tokens],
+            version_spans=((0, oldest), (1, newest)) if newest > oldest else (),
         )
 
 
 @dataclass
 class Call:
-    """A call that is not answered yet, and how many of its tokens were streamed."""
+    """A call that is not answered yet: the weights that it began with, and how many of its tokens were streamed."""
 
     message: protocol.Generate
     said: Said
+    version: int
     told: int = 0
 
 
@@ -65,22 +68,30 @@ class FakeWorker:
         self._folder = folder
         self._held: dict[str, Call] = {}
         self._version = 0
+        self._updating: protocol.Update | None = None
 
     def run(self) -> int:
         while True:
-            readable, _, _ = select.select([self._connection], [], [], 0.01 if self._held else None)
+            readable, _, _ = select.select([self._connection], [], [], 0.01 if self._held or self._updating else None)
             if readable:
                 message = self._receive()
                 if message is None or isinstance(message, protocol.Shutdown):
                     return 0
                 self._handle(message)
+            if self._updating is not None and self._read("hold-update") is None:
+                self._update(self._updating)
+                self._updating = None
             held = self._read("hold")
             for call in list(self._held.values()):
                 self._stream(call, len(call.said.tokens) if held is None else int(held or 0))
             if held is None:
                 for request_id in list(self._held):
                     call = self._held.pop(request_id)
-                    self.send(call.said.of(call.message, self._version))
+                    self.send(call.said.of(call.message, call.version, self._newest(call)))
+
+    def _newest(self, call: Call) -> int:
+        """The weights that sample its last token: those of now, unless it names some."""
+        return self._version if call.message.weights is None else call.version
 
     def _receive(self) -> protocol.ToWorker | None:
         header = self._connection.recv(protocol.HEADER.size, socket.MSG_WAITALL)
@@ -97,14 +108,17 @@ class FakeWorker:
             case protocol.Load():
                 self._loaded()
             case protocol.Generate():
-                self._held[message.request_id] = Call(message, self._say())
+                self._held[message.request_id] = Call(
+                    message, self._say(), self._version if message.weights is None else message.weights
+                )
             case protocol.Cancel():
                 self._held.pop(message.request_id, None)
             case protocol.Update():
-                self._update(message)
+                self._updating = message
             case protocol.Sync():
+                assert message.keep_calls or all(call.message.weights is not None for call in self._held.values())
                 self._version = message.weight_version
-                self.send(protocol.Synced(self._version, 0.0, 1e-4, 0.01))
+                self.send(protocol.Synced(self._version, 0.0, 1e-4, 0.01, len(self._held)))
             case protocol.Shutdown():
                 pass
 
@@ -179,7 +193,7 @@ class FakeWorker:
         """Tells a call's tokens one by one, if it wants that."""
         if not call.message.stream:
             return
-        whole = call.said.of(call.message, self._version)
+        whole = call.said.of(call.message, call.version, self._newest(call))
         for at in range(call.told, min(most, len(whole.token_ids) // 4)):
             ids, logprobs = whole.token_ids[4 * at : 4 * at + 4], whole.logprobs[4 * at : 4 * at + 4]
             tops = whole.top_logprobs[at : at + 1]

@@ -29,6 +29,7 @@ def choice(text: str = "Hi.", **fields: Any) -> Choice:
         "token_ids": [7, 8, 9],
         "logprobs": (),
         "reasoning_tokens": 0,
+        "versions": ((0, 2),),
     }
     return Choice(index=0, call_id="call_1", text=text, **given | fields)
 

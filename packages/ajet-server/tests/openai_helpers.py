@@ -35,6 +35,7 @@ def choice_of(deltas: Sequence[Delta], index: int = 0, **changes: Any) -> Choice
         "token_ids": [token for delta in deltas for token in delta.tokens],
         "logprobs": tuple(entry for delta in deltas for entry in delta.logprobs),
         "reasoning_tokens": 0,
+        "versions": ((0, 4),),
     }
     return Choice(**fields | changes)
 

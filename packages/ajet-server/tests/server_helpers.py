@@ -45,6 +45,13 @@ class WorkerFolder:
         """Holds answers back from now on. `after`: how many tokens of each are streamed nevertheless."""
         self._put("hold", str(after))
 
+    def hold_update(self) -> None:
+        """Holds the end of updates back from now on."""
+        self._put("hold-update", "")
+
+    def release_update(self) -> None:
+        (self.folder / "hold-update").unlink()
+
     def say(self, *answers: dict[str, Any]) -> None:
         """What the next calls sample (fields of `fake_worker.Said`), one after the other, and the last one for ever."""
         self._put("answers", "\n".join(map(json.dumps, answers)))

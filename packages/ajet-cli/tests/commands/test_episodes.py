@@ -39,7 +39,8 @@ def fill(past: History) -> None:
     past.open("ep_d")
     past.call("ep_d")
     answer = {"role": "assistant", "content": f"\x1b[31m{LONG}", "reasoning_content": "hm", "tool_calls": [TOOL]}
-    past.call("ep_d", 1, "call_ep_d_0", known=4, response=json.dumps(answer))
+    runs = {"weight_version": 0, "version_spans": "[[0,0],[1,1]]"}
+    past.call("ep_d", 1, "call_ep_d_0", known=4, response=json.dumps(answer), **runs)
     said = [{"role": "user", "content": "turn 0"}, {"role": "assistant", "content": "answer X"}]
     past.call("ep_d", 2, prompt_ids=ids(1, 2, 3, 9), prompt_tokens=4, messages=json.dumps(said))
     past.call("ep_d", 3, prompt_ids=ids(7), prompt_tokens=1, messages="[]")
@@ -173,9 +174,10 @@ def test_show_for_a_person(folder: Path, ajet: Any) -> None:
     assert code == 0
     for expected in (
         "episode ep_d   train, open",
-        "4 calls, 13 tokens in prompts, 8 sampled, weights 1",
+        "4 calls, 13 tokens in prompts, 8 sampled, weights 0-1",
         "forest of 14 tokens for 21 unmerged (1.5x)",
-        "#1 call_ep_d_1, goes on from #0: 6 tokens in (2 new), 2 sampled (stop), weights 1, perplexity 2.12",
+        "#1 call_ep_d_1, goes on from #0: 6 tokens in (2 new), 2 sampled (stop), weights 0, from token 1 on 1, "
+        "perplexity 2.12",
         "  user       turn 1",
         "  assistant  (thinks) hm \N{REPLACEMENT CHARACTER}[31mxxx",
         "characters more, with --full)",

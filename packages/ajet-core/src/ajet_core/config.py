@@ -102,7 +102,8 @@ class LimitsConfig(_Section):
     """Tokens that an episode may sample in all its calls. What is left bounds the next call, as its `max_tokens` does;
     when nothing is, calls are refused with 403. By default no bound."""
     drain_timeout_s: Seconds = 120.0
-    """How long open episodes may go on when a batch is complete, before the update begins without them."""
+    """How long open episodes may go on when a batch is complete, before the update begins without them. With
+    `engine.during_update: finish`, how long running calls may go on before the weights change."""
     request_timeout_s: Seconds = 300.0
     """How long an agent's call may take, waiting included; then it gets a retryable 503."""
     update_silence_s: Seconds = 300.0
@@ -131,6 +132,11 @@ class EngineConfig(_Section):
     eval_versions: Annotated[int, Field(ge=0)] = 1
     """Weight versions that eval episodes may name at a time, each held beside the live one: with `method: lora` an
     adapter, with `full` a second model. Each has slots and cached keys of its own. 0 refuses them."""
+    during_update: Literal["drain", "finish", "continue"] = "drain"
+    """What calls and episodes do while an update computes. `drain`: open ones may finish first, then nothing runs.
+    `finish`: episodes are handed out and calls go on with the old weights; those that run when the weights change end
+    on the old ones first. `continue`: as `finish`, but those are paused and go on with the new weights; each token's
+    version is recorded. The last two need `batch.max_staleness` of at least 1."""
 
 
 class TrainerConfig(_Section):
@@ -218,6 +224,11 @@ class Job(_Section):
         return [
             retention_contradiction(self.retention, self.checkpoint.keep, pool_needed),
             (self.method == "full" and self.lora is not None, "lora: is set, but method is 'full'; remove one"),
+            (
+                self.engine.during_update != "drain" and batch.max_staleness < 1,
+                f"engine.during_update: '{self.engine.during_update}' samples with weights that are one version old "
+                f"when they are trained, but batch.max_staleness is {batch.max_staleness}; use 'drain', or at least 1",
+            ),
             (
                 decays and optimizer.decay_steps is None,
                 f"optimizer.decay_steps: is needed with schedule '{optimizer.schedule}'; "

@@ -8,6 +8,10 @@
     updating   the batch is bound to its episodes in the ledger, then trained and checkpointed
     syncing    the engine takes the new weights and the probe must agree (contract 8)
 
+With `engine.during_update` other than `drain` there is no draining: episodes are handed out and calls answered, on the
+old weights, while an update computes. Calls that run when the weights change end first, with a deadline (`finish`), or
+are paused and go on with the new ones (`continue`).
+
 A worker that dies in any state is replaced; calls wait in the supervisor meanwhile.
 """
 
@@ -46,6 +50,7 @@ log = logging.getLogger("ajet.conductor")
 
 _JANITOR_EVERY_S = 1.0
 _MIN_PATIENCE_S = 5.0
+_ROLLING = frozenset({EngineState.ROLLING})
 _SERVING = frozenset({EngineState.ROLLING, EngineState.DRAINING, EngineState.UPDATING, EngineState.SYNCING})
 
 
@@ -74,7 +79,9 @@ class Conductor:
         self._stopping = False
         self._choosing = asyncio.Lock()
         """Held while episodes are taken for a batch or set aside: none may be both."""
-        self._rolling_since = time.monotonic()
+        self._drains = job.engine.during_update == "drain"
+        self._keeps_calls = job.engine.during_update == "continue"
+        self._collecting_since = time.monotonic()
         self.supervisor = Supervisor(job.limits.update_silence_s, self._on_progress, worker_command)
         self.state = EngineState.OFFLINE
         self.cause = "not started"
@@ -124,7 +131,7 @@ class Conductor:
 
     def admit(self, kind: EpisodeKind) -> None:
         """Raises `UnavailableError` unless such an episode may be opened now, `EngineFailedError` if none ever may."""
-        if self.state is EngineState.ROLLING or (kind is EpisodeKind.EVAL and self.state in _SERVING):
+        if self.state in (_ROLLING if kind is EpisodeKind.TRAIN and self._drains else _SERVING):
             return
         self.require_serving()
         raise UnavailableError(f"the server is {self.state}: {self.cause}", retry_after_s=1.0)
@@ -141,6 +148,7 @@ class Conductor:
             while True:
                 try:
                     await self._boot()
+                    self._collecting_since = time.monotonic()
                     while True:
                         await self._cycle()
                 except WorkerRefusedError:
@@ -197,16 +205,18 @@ class Conductor:
 
     async def _cycle(self) -> None:
         await self._enter(EngineState.ROLLING, "collecting episodes")
-        self._rolling_since = time.monotonic()
         await self.supervisor.open_gate()
         await self.supervisor.while_alive(self._roll())
-        await self._enter(EngineState.DRAINING, "a batch is complete; open episodes may finish")
-        await self.supervisor.while_alive(self._drain())
+        if self._drains:
+            await self._enter(EngineState.DRAINING, "a batch is complete; open episodes may finish")
+            await self.supervisor.while_alive(self._drain())
         planned = await self._plan()
         if planned is None:
             return
-        await self._train(planned, time.monotonic() - self._rolling_since)
+        bound_at = time.monotonic()
+        await self._train(planned, bound_at - self._collecting_since)
         await self._sync()
+        self._collecting_since = time.monotonic() if self._drains else bound_at
 
     async def _roll(self) -> None:
         while True:
@@ -220,6 +230,10 @@ class Conductor:
         while self._episodes.open_train_count and (left := deadline - time.monotonic()) > 0:
             seen = self._episodes.changes.count
             await self._episodes.changes.wait(seen, min(left, _JANITOR_EVERY_S))
+        await self._hold_calls(deadline)
+
+    async def _hold_calls(self, deadline: float) -> None:
+        """Returns when no call runs: those that still do at the deadline, in monotonic seconds, are recalled."""
         await self.supervisor.close_gate(max(deadline - time.monotonic(), _MIN_PATIENCE_S))
 
     async def _plan(self) -> steps.PlannedBatch | None:
@@ -258,8 +272,13 @@ class Conductor:
         await self._events.emit(StepFinished(report=report, rollout_s=rollout_s))
 
     async def _sync(self) -> None:
-        await self._enter(EngineState.SYNCING, f"the engine takes weight version {self.step}")
-        synced = await self.supervisor.sync(self.step)
+        running = 0 if self._keeps_calls else self.supervisor.in_worker
+        first = f", once {running} running calls have ended on the old one" if running else ""
+        await self._enter(EngineState.SYNCING, f"the engine takes weight version {self.step}{first}")
+        if not self._keeps_calls:
+            deadline = time.monotonic() + self._job.limits.drain_timeout_s
+            await self.supervisor.while_alive(self._hold_calls(deadline))
+        synced = await self.supervisor.sync(self.step, keep_calls=self._keeps_calls)
         self.weight_version = synced.weight_version
         await self._set_aside()
         await self._events.emit(

@@ -65,6 +65,14 @@ def test_a_line_says_it_all(past: History) -> None:
     assert (line.stale, line.dropped_at) == (False, None)
 
 
+def test_the_newest_version_is_that_of_any_token(past: History) -> None:
+    past.open("a")
+    past.call("a", 0, version_spans="[[0,0],[1,4]]")
+    past.call("a", 1, weight_version=2)
+    line = past.ledger.read_now(lambda db: episode_line(db, "a"))
+    assert (line.oldest_version, line.newest_version) == (0, 4)
+
+
 def test_an_episode_that_is_not_there(past: History) -> None:
     with pytest.raises(NotFoundError, match="no episode x"):
         past.ledger.read_now(lambda db: read_episode(db, "x"))

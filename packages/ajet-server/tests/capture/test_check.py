@@ -37,6 +37,10 @@ def busy(past: History) -> History:
     past.episode("waits")
     past.open("open")
     past.call("open")
+    past.open("mixed")
+    first = past.call("mixed", weight_version=0, version_spans="[[0,0],[1,1]]")
+    past.call("mixed", 1, first, known=4, weight_version=1, version_spans="[[0,1],[1,2]]")
+    past.call("mixed", 2, first, known=4)
     return past
 
 
@@ -84,6 +88,22 @@ BROKEN = [
     ("UPDATE calls SET weight_version = 3 WHERE id = 'call_open_0'", "call", "call_open_0", "none of the 2 steps"),
     ("UPDATE calls SET weight_version = 1 WHERE id = 'call_waits_1'", "call", "call_waits_1", "those of its parent, 2"),
     ("UPDATE calls SET weight_version = 1 WHERE id = 'call_a1_1'", "call", "call_a1_1", "trained in step 1"),
+    *(
+        (f"UPDATE calls SET version_spans = '{spans}' WHERE id = 'call_mixed_1'", "call", "call_mixed_1", message)
+        for spans, message in [
+            ("[", "no list of"),
+            ("[[0,1],[1]]", "no list of"),
+            ("[[0,1]]", "do not begin with (0, 1) and go on"),
+            ("[[0,0],[1,2]]", "do not begin with (0, 1)"),
+            ("[[1,1],[1,2]]", "do not begin with (0, 1)"),
+            ("[[0,1],[2,2]]", "do not follow each other within 2 tokens"),
+            ("[[0,1],[0,2]]", "do not follow each other"),
+            ("[[0,1],[1,1]]", "whose versions go back"),
+            ("[[0,1],[1,3]]", "none of the 2 steps"),
+        ]
+    ),
+    ("UPDATE calls SET version_spans = '[[0,0],[1,2]]' WHERE id = 'call_mixed_0'", "call", "call_mixed_1", "parent, 2"),
+    ("UPDATE calls SET version_spans = '[[0,0],[1,1]]' WHERE id = 'call_a1_0'", "call", "call_a1_0", "step 1"),
     ("UPDATE episodes SET dropped_at = 1 WHERE id = 'lost'", "call", "call_lost_0", "still holds tokens"),
 ]  # fmt: skip
 

@@ -80,6 +80,15 @@ def test_rewards_are_labels_of_episodes(past: History, tmp_path: Path) -> None:
         look(past.ledger.file, lambda db: export_episodes(db, ["a"], tmp_path / "e.parquet"))
 
 
+def test_versions_of_tokens_are_told_by_call(past: History, tmp_path: Path) -> None:
+    past.open("a")
+    past.call("a", 0, version_spans="[[0,0],[1,4]]")
+    past.call("a", 1, weight_version=2)
+    look(past.ledger.file, lambda db: export_episodes(db, ["a"], tmp_path / "e.jsonl"))
+    (line,) = map(json.loads, (tmp_path / "e.jsonl").read_text().splitlines())
+    assert line["weight_versions"] == {"call_a_0": [[0, 0], [1, 4]], "call_a_1": [[0, 2]]}
+
+
 def test_what_was_dropped_is_left_out_and_counted(past: History, tmp_path: Path) -> None:
     past.episode("a", "aborted", at=0.0)
     prune(past.ledger, Rule(None, 1.0, 1))

@@ -101,14 +101,8 @@ def test_a_named_version_is_loaded_at_its_first_call_and_its_checkpoint_stays(
 def heard(connection: socket.socket) -> list[protocol.FromWorker]:
     """What the worker has sent until now."""
     connection.setblocking(False)
-    data = b"".join(iter(lambda: _received(connection), b""))
-    messages: list[protocol.FromWorker] = []
-    while data:
-        (length,) = protocol.HEADER.unpack(data[: protocol.HEADER.size])
-        end = protocol.HEADER.size + length
-        messages.append(protocol.read_from_worker(data[protocol.HEADER.size : end]))
-        data = data[end:]
-    return messages
+    data = bytearray().join(iter(lambda: _received(connection), b""))
+    return [protocol.read_from_worker(body) for body in protocol.take_frames(data)]
 
 
 def _received(connection: socket.socket) -> bytes:
@@ -116,3 +110,77 @@ def _received(connection: socket.socket) -> bytes:
         return connection.recv(1 << 20)
     except BlockingIOError:
         return b""
+
+
+def overlapped(job: Job, folder: Path, *sent: protocol.ToWorker) -> tuple[Trainer, list[protocol.FromWorker]]:
+    """Does an update, with messages that come before its first pack; returns what the worker said until its end."""
+    trainer = Trainer.load(job)
+    worker, ours = worker_with(trainer, folder, 2)
+    worker._engine = TorchEngine.load(job)
+    with ours, worker._connection:
+        for message in sent:
+            worker._inbox.put(message)
+        update(worker, 1)
+        said = heard(ours)
+        while worker._serve_calls():
+            worker._step()
+        assert worker._set_back in (None, *sent)
+    return trainer, said
+
+
+def call(name: str, max_tokens: int = 2) -> protocol.Generate:
+    ids = np.arange(20, 30, dtype="<i4").tobytes()
+    return protocol.Generate(name, ids, protocol.Sampling(max_tokens=max_tokens), stream=True)
+
+
+def overlap_job(folder: Path) -> Job:
+    model = {"path": str(folder), "device": "cpu"}
+    return Job.model_validate({"model": model, "trainer": {"pack_tokens": 12}, "optimizer": {"learning_rate": 1e-2}})
+
+
+def test_calls_go_on_while_an_update_computes_and_change_nothing_about_it(model_folder: Path, tmp_path: Path) -> None:
+    job = overlap_job(model_folder)
+    alone, _ = overlapped(job, tmp_path / "alone")
+    trainer, said = overlapped(job, tmp_path / "both", call("a"), call("b", 400), protocol.Cancel("c"))
+    kinds = [type(message).__name__ for message in said]
+    assert kinds.index("Generated") < kinds.index("Updated")
+    assert "Streamed" in kinds[kinds.index("Generated") :], "the longer call goes on"
+    for (name, one), other in zip(alone.model.state_dict().items(), trainer.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def test_what_is_for_after_the_update_waits_and_ends_the_calls(model_folder: Path, tmp_path: Path) -> None:
+    _, said = overlapped(overlap_job(model_folder), tmp_path, protocol.Shutdown(), call("a"))
+    assert {type(message).__name__ for message in said} == {"Progress", "Updated"}
+
+
+@pytest.mark.parametrize("keep_calls", [True, False])
+def test_running_calls_go_on_with_new_weights_only_if_told_to(
+    model_folder: Path, tmp_path: Path, keep_calls: bool
+) -> None:
+    job = overlap_job(model_folder)
+    worker, ours = worker_with(Trainer.load(job), tmp_path, 2)
+    worker._engine = engine = TorchEngine.load(job)
+    with ours, worker._connection:
+        worker._handle(call("a", 400))
+        for _ in range(4):
+            worker._step()
+        update(worker, 1)
+        if not keep_calls:
+            with pytest.raises(EngineFailedError, match="1 calls were running"):
+                worker._handle(protocol.Sync(1))
+            return
+        known = engine._scheduler.find("a")
+        assert known is not None
+        before = known.completion.tolist()
+        worker._handle(protocol.Sync(1, keep_calls=True))
+        while engine.has_work:
+            worker._step()
+        said = heard(ours)
+    (synced,) = [message for message in said if isinstance(message, protocol.Synced)]
+    assert (synced.weight_version, synced.calls_continued) == (1, 1)
+    assert synced.probe_error < 1e-4, "the probe came before the call went on"
+    (done,) = [message for message in said if isinstance(message, protocol.Generated)]
+    ids = np.frombuffer(done.token_ids, "<i4").tolist()
+    assert ids[: len(before)] == before
+    assert (done.weight_version, done.version_spans) == (0, ((0, 0), (len(before), 1)))

@@ -83,8 +83,9 @@ _LINE = """
     SELECT e.id AS episode_id, e.attempt_id, e.group_id, e.task_id, e.kind, e.status, e.client_id, e.reward, e.metrics,
         e.reason, count(c.seq) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
         coalesce(sum(c.completion_tokens), 0) AS completion_tokens, e.weight_version,
-        min(c.weight_version) AS oldest_version, max(c.weight_version) AS newest_version, e.opened_at, e.closed_at,
-        e.batch_id, b.step, e.stale, e.dropped_at
+        min(c.weight_version) AS oldest_version,
+        max(coalesce(json_extract(c.version_spans, '$[#-1][1]'), c.weight_version)) AS newest_version,
+        e.opened_at, e.closed_at, e.batch_id, b.step, e.stale, e.dropped_at
     FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id LEFT JOIN batches b ON b.id = e.batch_id
     WHERE e.id = ? GROUP BY e.id
 """

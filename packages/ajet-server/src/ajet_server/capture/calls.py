@@ -14,6 +14,7 @@ import msgspec
 
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import EpisodeClosedError, StorageError
+from ajet_server.worker import versions
 from ajet_server.worker.protocol import CallRow
 
 
@@ -32,7 +33,7 @@ class CallRecord(msgspec.Struct, frozen=True):
         logprobs: little-endian float32, one for each, of the distribution that it was sampled from.
         sampling: JSON of the engine's sampling parameters.
         temperature: it was sampled with.
-        weight_version: of the weights that sampled it.
+        weight_version: the oldest among its tokens.
         finish_reason: why sampling ended: `stop` or `length`.
         cached_tokens: prompt ids that the engine had computed before.
         messages: JSON, those beyond the parent's messages and its response; all without a parent. A raw prompt that no
@@ -45,6 +46,8 @@ class CallRecord(msgspec.Struct, frozen=True):
         answer_id: id of the answer that it is a choice of.
         choice: which choice.
         labels: JSON of what the caller wants recorded with it.
+        version_spans: JSON of (first token, weight version) of each run of tokens of one version; None where all are of
+            one.
     """
 
     id: str
@@ -70,6 +73,7 @@ class CallRecord(msgspec.Struct, frozen=True):
     answer_id: str
     choice: int
     labels: str
+    version_spans: str | None = None
 
 
 class WholeCall(msgspec.Struct, frozen=True):
@@ -170,9 +174,17 @@ def call_rows(db: sqlite3.Connection, episode_id: str) -> list[CallRow]:
             logprobs=call.record.logprobs,
             temperature=call.record.temperature,
             weight_version=call.record.weight_version,
+            version_spans=versions.of_text(call.record.version_spans),
         )
         for call in whole_calls(db, episode_id)
     ]
+
+
+def call_versions(db: sqlite3.Connection, episode_id: str) -> dict[str, versions.Spans]:
+    """Returns (first token, weight version) of each run of tokens of one version, for an episode's calls by id."""
+    query = "SELECT id, weight_version, version_spans FROM calls WHERE episode_id = ? ORDER BY seq"
+    rows = db.execute(query, (episode_id,)).fetchall()
+    return {row["id"]: versions.whole(row["weight_version"], versions.of_text(row["version_spans"])) for row in rows}
 
 
 def answers_to(db: sqlite3.Connection, episode_id: str, request_digest: bytes) -> list[str]:

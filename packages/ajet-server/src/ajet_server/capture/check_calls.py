@@ -4,17 +4,19 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from ajet_server.capture.problem import Problem
 from ajet_server.capture.steps import step_count
+from ajet_server.worker import versions
 
 LOGPROB_SLACK = 1e-3
 """Nats above 0 that rounding can explain."""
 _JSON = ("messages", "tools", "response", "sampling", "labels")
 _CALLS = f"""
     SELECT c.id, c.episode_id, c.parent_id, c.prompt_ids, c.prompt_tokens, c.completion_ids, c.completion_tokens,
-        c.logprobs, c.weight_version, c.temperature, e.dropped_at, e.weights, b.step,
+        c.logprobs, c.weight_version, c.version_spans, c.temperature, e.dropped_at, e.weights, b.step,
         {" AND ".join(f"json_valid(c.{name})" for name in _JSON)} AS is_json
     FROM calls c JOIN episodes e ON e.id = c.episode_id LEFT JOIN batches b ON b.id = e.batch_id
     ORDER BY c.episode_id, c.seq
@@ -23,7 +25,7 @@ _CALLS = f"""
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """What a call needs to know of its parent: the tokens it hands on, and the weights that sampled them."""
+    """What a call needs to know of its parent: the tokens it hands on, and the newest weights that sampled them."""
 
     tokens: int
     weight_version: int
@@ -37,9 +39,11 @@ def check_calls(db: sqlite3.Connection, on_call: Callable[[], object]) -> Iterat
         if row["episode_id"] != episode:
             episode, earlier = row["episode_id"], {}
         held = [] if row["dropped_at"] is not None else _contents(row)
-        for message in [*_sizes(row, earlier), *held, *_dropped(row), *_versions(row, earlier, steps)]:
+        newest, flaw = _newest(row)
+        version = [flaw] if flaw else _versions(row, newest, earlier, steps)
+        for message in [*_sizes(row, earlier), *held, *_dropped(row), *version]:
             yield Problem("call", row["id"], f"of episode {episode} {message}")
-        earlier[row["id"]] = _Earlier(row["prompt_tokens"] + row["completion_tokens"], row["weight_version"])
+        earlier[row["id"]] = _Earlier(row["prompt_tokens"] + row["completion_tokens"], newest)
         on_call()
 
 
@@ -85,14 +89,24 @@ def _dropped(row: sqlite3.Row) -> Iterator[str]:
         yield f"has {', '.join(_JSON)}, of which one is no JSON"
 
 
-def _versions(row: sqlite3.Row, earlier: dict[str, _Earlier], steps: int) -> Iterator[str]:
+def _newest(row: sqlite3.Row) -> tuple[int, str | None]:
+    """Returns the newest version of a call, and what is wrong with what is told of its versions."""
+    oldest, text = row["weight_version"], row["version_spans"]
+    try:
+        spans = versions.of_text(text)
+    except msgspec.MsgspecError:
+        return oldest, f"has version spans {text!r}, which are no list of (first token, weight version)"
+    return versions.newest(oldest, spans), versions.flaw(oldest, spans, row["completion_tokens"])
+
+
+def _versions(row: sqlite3.Row, newest: int, earlier: dict[str, _Earlier], steps: int) -> Iterator[str]:
     """A call comes after its parent, and a batch is made of tokens of weights before its step."""
     version, parent = row["weight_version"], earlier.get(row["parent_id"])
-    if not 0 <= version <= steps:
-        yield f"was sampled with weights {version}, which none of the {steps} steps has made"
+    if not 0 <= version <= newest <= steps:
+        yield f"was sampled with weights {newest}, which none of the {steps} steps has made"
     if parent is not None and version < parent.weight_version:
         yield f"was sampled with weights {version}, before those of its parent, {parent.weight_version}"
-    if row["weights"] is not None and version != row["weights"]:
-        yield f"was sampled with weights {version}, but its episode is of weights {row['weights']}"
-    if row["step"] is not None and version >= row["step"]:
-        yield f"was sampled with weights {version}, but trained in step {row['step']}"
+    if row["weights"] is not None and (version, newest) != (row["weights"], row["weights"]):
+        yield f"was sampled with weights {version} to {newest}, but its episode is of weights {row['weights']}"
+    if row["step"] is not None and newest >= row["step"]:
+        yield f"was sampled with weights {newest}, but trained in step {row['step']}"

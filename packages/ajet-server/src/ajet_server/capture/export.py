@@ -2,7 +2,7 @@
 
 One call a line or row, its whole prompt, with messages, tools and response where it had any. Advantages are 0 and
 weights 1: both depend on the batch that a call is trained in. Rewards are labels of episodes, and go into a file of
-their own, one episode a line, joined by `episode_id`.
+their own, one episode a line, joined by `episode_id`; so do the versions of the weights that sampled each call.
 """
 
 import json
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from ajet_merge import Call, Context, MergeError
 from ajet_merge.records import Record, write_records
 from ajet_merge.records.files import write_rows
 from ajet_server.capture.browse import EpisodeFilter, EpisodeLine, episode_ids, episode_line, read_episode
-from ajet_server.capture.calls import WholeCall
+from ajet_server.capture.calls import WholeCall, call_versions
 
 
 @dataclass(slots=True)
@@ -73,15 +74,21 @@ def export_calls(
 def export_episodes(db: sqlite3.Connection, ids: list[str], file: Path) -> None:
     """Writes the rewards and whatever else is known of episodes, one JSON line each.
 
+    `weight_versions` has, for each call by id, (first token, weight version) of each run of tokens of one version.
+
     Raises:
         ConfigError: the suffix is not `.jsonl` or `.jsonl.gz`.
         RequestError: the file cannot be written.
     """
     check_episodes_file(file)
     try:
-        write_rows(file, (asdict(episode_line(db, name)) for name in ids), {})
+        write_rows(file, (_episode_row(db, name) for name in ids), {})
     except MergeError as error:
         raise RequestError(str(error)) from error
+
+
+def _episode_row(db: sqlite3.Connection, episode_id: str) -> dict[str, Any]:
+    return asdict(episode_line(db, episode_id)) | {"weight_versions": call_versions(db, episode_id)}
 
 
 def check_episodes_file(file: Path) -> None:

@@ -100,6 +100,13 @@ MIGRATIONS: tuple[str, ...] = (
     """
     ALTER TABLE episodes ADD COLUMN weights INTEGER;
     """,
+    # A call that went on across a change of weights says which of its tokens are of which version; NULL: all of one.
+    """
+    ALTER TABLE calls ADD COLUMN version_spans TEXT;
+    DROP INDEX calls_sizes;
+    CREATE INDEX calls_sizes
+        ON calls (episode_id, seq, weight_version, prompt_tokens, completion_tokens, version_spans);
+    """,
 )
 
 

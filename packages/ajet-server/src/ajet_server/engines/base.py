@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ajet_core.errors import RequestError
 from ajet_server.worker.protocol import Sampled, Sampling
+from ajet_server.worker.versions import Spans
 
 IntIds = npt.NDArray[np.int32]
 Logprobs = npt.NDArray[np.float32]
@@ -49,10 +50,11 @@ class Completion:
         logprobs: f32[C], log-probability of each in the distribution it was sampled from, see `Sampling`.
         finish_reason: `stop` (end token or stop string) or `length`.
         stop: the stop string that ended it, if one did.
-        weight_version: of the weights that sampled every one of these tokens.
+        weight_version: of the weights that sampled the first of these tokens.
         cached_tokens: prompt tokens whose keys and values were reused.
         top_logprobs: per sampled token, the `sampling.top_logprobs` likeliest (id, logprob) pairs, likeliest first;
             fewer where a schema allows no more.
+        version_spans: which weights sampled which of these tokens, if weights changed in between.
     """
 
     request_id: str
@@ -63,6 +65,7 @@ class Completion:
     weight_version: int
     cached_tokens: int
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
+    version_spans: Spans = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,14 @@ class Engine(Protocol):
 
     def step(self) -> Outcome:
         """Runs one forward pass over all running calls (new tokens of prompts and one token each of the others)."""
+        ...
+
+    def pause(self) -> int:
+        """Takes running calls out of their slots, so that weights may change, and returns how many there were.
+
+        They go on at the next step: what they sampled stays as it is, their keys and values are computed again with
+        the weights that serve then, and those sample the rest.
+        """
         ...
 
     def score(self, token_ids: IntIds, start: int) -> Scored:

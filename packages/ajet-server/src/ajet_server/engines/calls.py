@@ -24,10 +24,11 @@ class Call:
         tokens: i32[P + max_tokens]; the first `known` are prompt and sampled ids.
         known: ids there are.
         computed: ids whose keys and values are in the slot; 0 <= computed <= known.
-        cached: of these, prompt ids whose keys and values were copied instead of computed.
+        cached: prompt ids whose keys and values were copied instead of computed before its first token was sampled.
         constraint: what may come next, if a schema says so.
         started: it knows where its beginning comes from; until then its slot is empty.
         slot: place in the slot store; -1 while it waits.
+        versions: (first token, weight version) of each run of sampled tokens that weights of one version sampled.
     """
 
     request: GenerationRequest
@@ -40,6 +41,7 @@ class Call:
     started: bool = False
     slot: int = -1
     draws: list[Draw] = field(default_factory=list[Draw])
+    versions: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
     @property
     def request_id(self) -> str:
@@ -57,6 +59,11 @@ class Call:
         return self.request.prompt_ids
 
     @property
+    def ids(self) -> IntIds:
+        """i32[known], the prompt and the ids sampled so far."""
+        return self.tokens[: self.known]
+
+    @property
     def completion(self) -> IntIds:
         """i32[C], the ids sampled so far."""
         return self.tokens[len(self.prompt) : self.known]
@@ -66,8 +73,20 @@ class Call:
         """Known ids that still need a forward pass; the call samples when none is left."""
         return self.known - self.computed
 
-    def append(self, draw: Draw) -> None:
-        """Takes a sampled token."""
+    def begin(self, reused: int) -> None:
+        """Begins to compute, after the keys and values of its first `reused` ids were copied into its slot."""
+        self.started, self.computed = True, reused
+        if not self.draws:
+            self.cached = reused
+
+    def pause(self) -> None:
+        """Leaves its slot: what was computed is lost, what was sampled stays."""
+        self.slot, self.started, self.computed = -1, False, 0
+
+    def append(self, draw: Draw, weight_version: int) -> None:
+        """Takes a token that weights of this version sampled."""
+        if not self.versions or self.versions[-1][1] != weight_version:
+            self.versions.append((len(self.draws), weight_version))
         self.tokens[self.known] = draw.token
         self.known += 1
         self.draws.append(draw)
@@ -78,7 +97,7 @@ class Call:
         tops = [draw.top] if self.sampling.top_logprobs else []
         return Sampled(self.request_id, len(self.draws) - 1, _ID.pack(draw.token), _LOGPROB.pack(draw.logprob), tops)
 
-    def complete(self, reason: FinishReason, stop: str | None, weight_version: int) -> Completion:
+    def complete(self, reason: FinishReason, stop: str | None) -> Completion:
         """Returns what it sampled."""
         return Completion(
             request_id=self.request_id,
@@ -86,9 +105,10 @@ class Call:
             logprobs=np.array([draw.logprob for draw in self.draws], np.float32),
             finish_reason=reason,
             stop=stop,
-            weight_version=weight_version,
+            weight_version=self.versions[0][1],
             cached_tokens=self.cached,
             top_logprobs=[draw.top for draw in self.draws] if self.sampling.top_logprobs else [],
+            version_spans=tuple(self.versions) if len(self.versions) > 1 else (),
         )
 
 

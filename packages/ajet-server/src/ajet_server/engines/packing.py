@@ -17,8 +17,8 @@ class Step:
 
     Attributes:
         rows: calls with one token to compute; the call at index i holds slot i.
-        chunks: calls with prompt tokens to compute, and how many in this step.
-        riders: calls whose whole prompt is another's that this step completes, and that other. They sample from the
+        chunks: calls with several tokens to compute, and how many in this step.
+        riders: calls whose ids are all another's that this step completes, and that other. They sample from the
             same logits, so the prompt of a group is computed once, its last token included.
     """
 

@@ -4,6 +4,8 @@ First come, first served, but training before evaluations, which never hold more
 them cannot keep a call that is to be trained waiting. A prompt's beginning that a running or a finished call has
 computed is copied; one that an earlier call is about to compute is waited for. So the prompt that the calls of a group
 share is computed once.
+
+A call that was paused comes in again with what it has sampled as a part of what it has to compute.
 """
 
 from collections import deque
@@ -78,6 +80,18 @@ class Scheduler:
         self._cache.insert(done, self.weight_version, lambda start, stop: self.store.read(slot, start, stop))
         self._free(call)
 
+    def pause(self) -> int:
+        """Takes every running call out of its slot, to the front of those that wait, and returns how many there were.
+
+        Their keys and values are not kept: they are of weights that are about to change.
+        """
+        for call in reversed(self._slots):
+            call.pause()
+            self._waiting.appendleft(call)
+        paused = len(self._slots)
+        self._slots, self._rows, self._prefilling = [], 0, []
+        return paused
+
     @contextmanager
     def alone(self, call: Call) -> Generator[None]:
         """Has `call` here and nobody else, and removes it at the end. Only for when nobody is running."""
@@ -118,7 +132,7 @@ class Scheduler:
         step.advance()
         for call, leader in step.riders:
             self.store.copy(leader.slot, call.slot, leader.computed)
-            call.started, call.cached, call.computed = True, leader.computed, leader.computed
+            call.begin(leader.computed)
 
     def _admit(self) -> None:
         while len(self._slots) < self._max_batch_size and (call := self._next()) is not None:
@@ -140,11 +154,11 @@ class Scheduler:
     def _ready(self, call: Call) -> bool:
         """Returns whether the call may compute; the first time, copies the beginning that others have computed.
 
-        The last prompt token is computed in any case: its logits are what the first token is sampled from.
+        The last token is computed in any case: its logits are what the next one is sampled from.
         """
         if call.started:
             return True
-        wanted = call.prompt[:-1]
+        wanted = call.ids[:-1]
         source, shared = self._closest_running(wanted)
         kept, pieces = self._cache.match(wanted, self.weight_version)
         promised = self._promised(wanted)
@@ -155,7 +169,7 @@ class Scheduler:
             kept = shared
         else:
             self._write(call, pieces)
-        call.started, call.cached, call.computed = True, kept, kept
+        call.begin(kept)
         return True
 
     def _write(self, call: Call, pieces: list[Span]) -> None:
@@ -175,7 +189,7 @@ class Scheduler:
 
     def _promised(self, wanted: IntIds) -> int:
         """Returns how much of a beginning some call is going to compute."""
-        return max((common_prefix(wanted, call.prompt) for call in self._prefilling if call.started), default=0)
+        return max((common_prefix(wanted, call.ids) for call in self._prefilling if call.started), default=0)
 
     def _promote(self, call: Call) -> None:
         """Moves a call to the end of the decoding rows."""
@@ -213,8 +227,8 @@ class Scheduler:
 
 
 def _leader(call: Call, chunks: list[tuple[Call, int]]) -> Call | None:
-    """Returns the call whose prompt is the same and is computed to its end in this step, if `call` has none itself."""
+    """Returns the call whose ids are the same and are computed to their end in this step, if `call` has none itself."""
     if call.started:
         return None
     ending = (other for other, count in chunks if count == other.uncomputed)
-    return next((other for other in ending if np.array_equal(other.prompt, call.prompt)), None)
+    return next((other for other in ending if np.array_equal(other.ids, call.ids)), None)

@@ -145,6 +145,14 @@ class TorchEngine:
         lane.scheduler.remove(call)
         return True
 
+    def pause(self) -> int:
+        """Takes running calls out of their slots, so that weights may change, and returns how many there were.
+
+        Calls that name a version stay where they are: theirs does not change. The others go on at the next step: what they sampled stays as it is, their keys and values are computed again with
+        the weights that serve then, and those sample the rest.
+        """
+        return self._scheduler.pause()
+
     @torch.inference_mode()
     def step(self) -> Outcome:
         """Runs one forward pass over all running calls of one weight version.
@@ -188,7 +196,7 @@ class TorchEngine:
                 rows.append(self._forward(self._model, pack(step, self._scheduler.store, self._device), places))
                 self._scheduler.finish(step)
                 if calls:
-                    call.append(Draw(int(token_ids[call.known]), 0.0, []))
+                    call.append(Draw(int(token_ids[call.known]), 0.0, []), self.weight_version)
         logprobs_CV = torch.cat(rows).log_softmax(-1)
         targets_C = torch.from_numpy(token_ids[start:]).to(self._device, torch.int64)
         return Scored(logprobs_CV.gather(1, targets_C[:, None])[:, 0].cpu().numpy(), call.cached)
@@ -262,9 +270,9 @@ class TorchEngine:
         """Hands the sampled tokens to their calls, and takes out those that end."""
         outcome, ended = Outcome(), list[Call]()
         for call, draw in zip(calls, draws, strict=True):
-            call.append(draw)
+            call.append(draw, scheduler.weight_version)
             try:
-                completion = self._completion(call, draw.token, scheduler.weight_version)
+                completion = self._completion(call, draw.token)
             except RequestError as error:
                 outcome.refusals.append(Refusal(call.request_id, error))
                 ended.append(call)
@@ -279,21 +287,21 @@ class TorchEngine:
             scheduler.remove(call)
         return outcome
 
-    def _completion(self, call: Call, token: int, version: int) -> Completion | None:
+    def _completion(self, call: Call, token: int) -> Completion | None:
         """Returns what a call sampled if its last token ended it.
 
         Raises:
             RequestError: its schema cannot be followed any further.
         """
         if token in self._eos_ids:
-            return call.complete("stop", None, version)
+            return call.complete("stop", None)
         if call.constraint is not None:
             call.constraint.take(token)
             if call.constraint.complete:
-                return call.complete("stop", None, version)
+                return call.complete("stop", None)
         stop = find_stop(self._tokenizer, call.sampling.stop, call.completion)
         if stop is not None:
-            return call.complete("stop", stop, version)
+            return call.complete("stop", stop)
         if call.known == len(call.tokens):
-            return call.complete("length", None, version)
+            return call.complete("length", None)
         return None

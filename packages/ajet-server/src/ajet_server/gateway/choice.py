@@ -7,7 +7,7 @@ import numpy as np
 
 from ajet_server.gateway.output import OutputReader
 from ajet_server.gateway.request import Choice, Delta, TokenLogprob, ToolCall
-from ajet_server.worker import protocol
+from ajet_server.worker import protocol, versions
 
 
 class TokenNames(Protocol):
@@ -69,6 +69,7 @@ class ChoiceBuilder:
             token_ids=self._ids,
             logprobs=tuple(self._logprobs),
             reasoning_tokens=summary.reasoning_tokens,
+            versions=versions.whole(generated.weight_version, generated.version_spans),
         )
         return delta, choice
 

@@ -11,7 +11,7 @@ from ajet_server.gateway.prompts import Prompt
 from ajet_server.gateway.request import ChatRequest, Choice, Conversation, Started
 from ajet_server.gateway.sampling import sampling_of
 from ajet_server.gateway.session import Origin
-from ajet_server.worker import protocol
+from ajet_server.worker import protocol, versions
 
 LOGPROBS_MODE = "processed"
 """Log-probabilities are those of the distribution that was sampled from: after temperature, biases and schema."""
@@ -57,6 +57,7 @@ def call_records(
             answer_id=started.id,
             choice=choice.index,
             labels=labels,
+            version_spans=versions.to_text(one.version_spans),
         )
         for choice, one in zip(choices, generated, strict=True)
     ]
@@ -88,4 +89,5 @@ def generated_of(call: WholeCall) -> protocol.Generated:
         weight_version=record.weight_version,
         cached_tokens=record.cached_tokens,
         top_logprobs=[],
+        version_spans=versions.of_text(record.version_spans),
     )

@@ -18,6 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ajet_server.worker.versions import Spans
+
 Message: TypeAlias = dict[str, Any]
 Tool: TypeAlias = dict[str, Any]
 IntIds: TypeAlias = npt.NDArray[np.int32]
@@ -184,6 +186,7 @@ class Choice(msgspec.Struct, frozen=True):
         token_ids: every sampled id; `len(token_ids)` is what usage reports.
         logprobs: one for each, if they were asked for.
         reasoning_tokens: ids among them that are thinking.
+        versions: (first id, weight version) of each run of ids that weights of one version sampled.
     """
 
     index: int
@@ -197,6 +200,7 @@ class Choice(msgspec.Struct, frozen=True):
     token_ids: list[int]
     logprobs: tuple[TokenLogprob, ...]
     reasoning_tokens: int
+    versions: Spans = ()
 
     def message(self) -> Message:
         """The assistant's message, as a later request would send it back."""
@@ -222,7 +226,7 @@ class Answer(msgspec.Struct, frozen=True):
         prompt_tokens: how many ids the engine was given; counted once, however many choices there are.
         prompt_ids: these, if they were asked for; else none.
         cached_tokens: of these, how many were not computed anew (in the first choice).
-        weight_version: that sampled it.
+        weight_version: the oldest that sampled one of its ids.
     """
 
     id: str
@@ -233,6 +237,12 @@ class Answer(msgspec.Struct, frozen=True):
     prompt_ids: list[int]
     cached_tokens: int
     weight_version: int
+
+    @property
+    def weight_versions(self) -> list[int]:
+        """Every version that sampled one of its ids, the oldest first."""
+        later = {version for choice in self.choices for _, version in choice.versions}
+        return sorted({self.weight_version} | later)
 
     @property
     def completion_tokens(self) -> int:

@@ -47,6 +47,9 @@ class Worker:
         self._keep = 1
         self._probe: npt.NDArray[np.int32] | None = None
         self._heard = time.monotonic()
+        self._set_back: ToWorker | None = None
+        """Came while an update computed, and has to wait for its end."""
+        self._turn_began = 0.0
 
     def run(self) -> int:
         """Serves until `Shutdown` and returns the exit code. A failure is reported before it ends the process."""
@@ -84,8 +87,8 @@ class Worker:
 
     def _serve_inbox(self) -> bool:
         idle = self._engine is None or not self._engine.has_work
-        while idle or not self._inbox.empty():
-            message = self._inbox.get()
+        while idle or self._set_back or not self._inbox.empty():
+            message, self._set_back = self._set_back or self._inbox.get(), None
             if isinstance(message, protocol.Shutdown):
                 return False
             self._handle(message)
@@ -178,15 +181,43 @@ class Worker:
         from ajet_server.train.checkpoint import prune
 
         trainer = self._loaded_trainer()
-        report = trainer.update(message.batch_id, message.step, message.episodes, self._progress)
+        self._turn_began = time.monotonic()
+        report = trainer.update(message.batch_id, message.step, message.episodes, self._take_turns)
         if trainer.skip_reason is not None:
             report = self._after_skip(trainer, report, trainer.skip_reason)
-        self._progress("checkpoint", 0, 1)
+        self._take_turns("checkpoint", 0, 1)
         folder = trainer.save(self._checkpoints, report)
         prune(self._checkpoints, self._keep, message.keep)
-        self._progress("checkpoint", 1, 1)
+        self._take_turns("checkpoint", 1, 1)
         self._probe = next((_token_ids(call) for episode in message.episodes for call in episode.calls), None)
         self._send(protocol.Updated((trainer.last_report or report).model_dump_json().encode(), str(folder)))
+
+    def _take_turns(self, stage: str, done: int, total: int) -> None:
+        """Tells how far the update is, and has the engine compute for as long as the update has just done.
+
+        So calls get half of the time on the thread that both share. They are sampled with the engine's own weights,
+        which are the old ones until the next sync.
+        """
+        self._progress(stage, done, total)
+        now = time.monotonic()
+        until = now + (now - self._turn_began)
+        while self._serve_calls() and now < until:
+            self._step()
+            now = time.monotonic()
+        self._turn_began = now
+
+    def _serve_calls(self) -> bool:
+        """Takes what came for calls, up to a message that must wait for the update's end.
+
+        Returns whether calls are to go on. After such a message, which can only be `Shutdown`, none is.
+        """
+        while self._set_back is None and not self._inbox.empty():
+            message = self._inbox.get()
+            if isinstance(message, protocol.Generate | protocol.Cancel):
+                self._handle(message)
+            else:
+                self._set_back = message
+        return self._set_back is None and self._engine is not None and self._engine.has_work
 
     def _after_skip(self, trainer: "Trainer", report: "StepReport", reason: str) -> "StepReport":
         """Keeps what is known, and goes back to older weights when nothing but skipping happens any more."""
@@ -214,8 +245,11 @@ class Worker:
 
         self._progress("sync", 0, 1)
         engine, trainer = self._loaded_engine(), self._loaded_trainer()
+        continued = engine.pause() if message.keep_calls else 0
         done = publish(engine, trainer, message.weight_version, probe_ids(engine.vocab_size, self._probe))
-        self._send(protocol.Synced(done.weight_version, done.probe_error, done.probe_tolerance, done.seconds))
+        self._send(
+            protocol.Synced(done.weight_version, done.probe_error, done.probe_tolerance, done.seconds, continued)
+        )
 
     def _progress(self, stage: str, done: int, total: int) -> None:
         self._send(protocol.Progress(stage, done, total))
@@ -245,6 +279,7 @@ def _generated(completion: "Completion") -> protocol.Generated:
         weight_version=completion.weight_version,
         cached_tokens=completion.cached_tokens,
         top_logprobs=completion.top_logprobs,
+        version_spans=completion.version_spans,
     )
 
 

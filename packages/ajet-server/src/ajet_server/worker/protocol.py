@@ -13,6 +13,8 @@ from typing import Literal
 
 import msgspec
 
+from ajet_server.worker.versions import Spans
+
 MAX_FRAME = 1 << 30
 """Bytes. A longer frame is a broken stream, not a message."""
 
@@ -76,10 +78,12 @@ class CallRow(msgspec.Struct, frozen=True):
     logprobs: bytes
     temperature: float
     weight_version: int
+    """The oldest that sampled one of its tokens."""
     reward: float | None = None
     """What this call earned by itself. Given for every call of a batch or for none."""
     advantage: float | None = None
     """Taken as it is instead of one made from rewards. Given for every call of a batch or for none."""
+    version_spans: Spans = ()
 
 
 class EpisodeRow(msgspec.Struct, frozen=True):
@@ -105,6 +109,8 @@ class Sync(msgspec.Struct, tag=True, frozen=True):
     """Put the trainer's weights into the engine as `weight_version`, and probe both."""
 
     weight_version: int
+    keep_calls: bool = False
+    """Running calls are paused and go on with the new weights; without it there must be none."""
 
 
 class Shutdown(msgspec.Struct, tag=True, frozen=True):
@@ -156,8 +162,10 @@ class Generated(msgspec.Struct, tag=True, frozen=True):
     finish_reason: Literal["stop", "length"]
     stop: str | None
     weight_version: int
+    """The oldest that sampled one of its tokens."""
     cached_tokens: int
     top_logprobs: list[list[tuple[int, float]]]
+    version_spans: Spans = ()
 
 
 class Progress(msgspec.Struct, tag=True, frozen=True):
@@ -181,6 +189,8 @@ class Synced(msgspec.Struct, tag=True, frozen=True):
     probe_error: float
     probe_tolerance: float
     seconds: float
+    calls_continued: int = 0
+    """Calls that were paused and go on with the new weights."""
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):

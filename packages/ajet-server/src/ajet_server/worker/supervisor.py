@@ -90,9 +90,14 @@ class Supervisor:
             raise EngineFailedError(f"the worker answered an update with {type(answer).__name__}")
         return answer
 
-    async def sync(self, weight_version: int) -> protocol.Synced:
-        """Puts the trainer's weights into the engine. Raises `WorkerLostError` if it dies, or the probe fails."""
-        answer = await self._ask(protocol.Sync(weight_version))
+    async def sync(self, weight_version: int, *, keep_calls: bool) -> protocol.Synced:
+        """Puts the trainer's weights into the engine. Raises `WorkerLostError` if it dies, or the probe fails.
+
+        Args:
+            weight_version: what they are.
+            keep_calls: calls that the worker holds go on with them; without it there must be none.
+        """
+        answer = await self._ask(protocol.Sync(weight_version, keep_calls))
         if not isinstance(answer, protocol.Synced):
             raise EngineFailedError(f"the worker answered a sync with {type(answer).__name__}")
         return answer

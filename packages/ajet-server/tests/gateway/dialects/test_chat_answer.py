@@ -96,12 +96,21 @@ def test_token_ids() -> None:
     assert [choice["token_ids"] for choice in found["choices"]] == [[1, 2], []]
 
 
+def test_an_answer_of_several_versions_says_so() -> None:
+    answer = answer_of(choice_of([Delta(0, tokens=(1, 2))], versions=((0, 4), (1, 6))), choice_of([], 1))
+    found = body(answer, n=2, return_token_ids=True)
+    assert found["system_fingerprint"] == "weights-4+6"
+    assert [choice["weight_versions"] for choice in found["choices"]] == [[[0, 4], [1, 6]], [[0, 4]]]
+
+
 def test_the_sdk_knows_every_field() -> None:
     full = Delta(0, "hi", "hm", (CALL,), (1, 2), logprobs_of([1, 2]))
     answer = answer_of(choice_of([full]), choice_of([full], 1, finish_reason="length"))
     found = body(answer, n=2, logprobs=True, top_logprobs=1, return_token_ids=True)
     strict = ChatCompletion.model_validate_json(json.dumps(found), strict=True)
-    assert extras(strict) == {"prompt_token_ids", "choices.token_ids", "choices.message.reasoning_content"}
+    assert extras(strict) == {
+        "prompt_token_ids", "choices.token_ids", "choices.weight_versions", "choices.message.reasoning_content",
+    }  # fmt: skip
     client = sdk(json.dumps(found).encode(), stream=False)
     read = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
     assert read == strict

@@ -95,6 +95,7 @@ def test_tokens_and_logprobs_are_told_once_with_what_grew() -> None:
     told = [[entry["token"] for entry in (choice["logprobs"] or {"content": []})["content"]] for choice in choices]
     assert told == [[], ["t1"], ["t2", "t3"], [], [], []]
     assert choices[1]["delta"] == {}
+    assert [choice.get("weight_versions") for choice in choices] == [*[None] * 5, [[0, 4]]]
 
 
 def test_a_failure_is_raised_by_the_sdk() -> None:
@@ -131,7 +132,12 @@ def test_the_sdk_puts_chunks_together_to_the_whole_answer(stream: tuple[int, lis
     token_ids: list[list[int]] = [[] for _ in range(n)]
     for found in objects(events):
         strict = ChatCompletionChunk.model_validate_json(json.dumps(found), strict=True)
-        assert extras(strict) <= {"prompt_token_ids", "choices.token_ids", "choices.delta.reasoning_content"}
+        assert extras(strict) <= {
+            "prompt_token_ids",
+            "choices.token_ids",
+            "choices.weight_versions",
+            "choices.delta.reasoning_content",
+        }
         for choice in found["choices"]:
             token_ids[choice["index"]] += choice.get("token_ids", [])
     assert token_ids == [choice.token_ids for choice in answer.choices]

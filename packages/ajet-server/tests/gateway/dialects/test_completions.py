@@ -118,12 +118,13 @@ def test_the_answer() -> None:
     found = completions.answer(asked(n=2, return_token_ids=True), answer_of(*choices))
     assert found["object"] == "text_completion"
     assert found["prompt_token_ids"] == [5, 6, 7]
+    weights = {"weight_versions": [[0, 4]]}
     assert found["choices"] == [
-        {"index": 0, "text": "hi", "logprobs": None, "finish_reason": "stop", "token_ids": [1, 2]},
-        {"index": 1, "text": "ho", "logprobs": None, "finish_reason": "length", "token_ids": []},
+        {"index": 0, "text": "hi", "logprobs": None, "finish_reason": "stop", "token_ids": [1, 2]} | weights,
+        {"index": 1, "text": "ho", "logprobs": None, "finish_reason": "length", "token_ids": []} | weights,
     ]
     strict = Completion.model_validate_json(json.dumps(found), strict=True)
-    assert extras(strict) == {"prompt_token_ids", "choices.token_ids"}
+    assert extras(strict) == {"prompt_token_ids", "choices.token_ids", "choices.weight_versions"}
     assert sdk(json.dumps(found).encode(), stream=False).completions.create(model="m", prompt="once") == strict
 
 

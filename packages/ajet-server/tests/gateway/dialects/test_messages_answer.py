@@ -68,6 +68,7 @@ def test_why_it_ended(finish: str, stop: str | None, reason: str, sequence: str 
 def test_token_ids() -> None:
     found = whole(choice(), return_token_ids=True)
     assert (found["prompt_token_ids"], found["token_ids"]) == ([1, 2, 3, 4], [7, 8, 9])
+    assert found["weight_versions"] == [[0, 2]]
     first, *_, last, _ = decode(stream(choice(), deltas_of(choice()), parsed(return_token_ids=True)))
     assert (first["message"]["prompt_token_ids"], last["token_ids"]) == ([1, 2, 3, 4], [7, 8, 9])
 

@@ -180,7 +180,7 @@ def test_a_stream_adds_up_to_the_answer(parts: list[tuple[str, str]], options: d
     for event in events:
         known = EVENT.validate_python(event, strict=True)
         assert known.type == event["type"]
-        allowed = {"store", "token_ids", "prompt_token_ids", "name", "bytes"}
+        allowed = {"store", "token_ids", "weight_versions", "prompt_token_ids", "name", "bytes"}
         assert {name.rpartition(".")[2] for name in extras(known)} <= allowed
     last, whole = events[-1]["response"], responses.answer(parsed, items[-1])
     assert last | {"output": []} == whole | {"output": []}

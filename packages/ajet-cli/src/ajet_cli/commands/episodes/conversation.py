@@ -62,6 +62,7 @@ def _call(call: "WholeCall") -> dict[str, Any]:
     record = call.record
     values = {name: value for name, value in asdict(record).items() if name not in _SIZES}
     parsed = {name: json.loads(values[name]) for name in _JSON_FIELDS}
+    parsed["version_spans"] = json.loads(values["version_spans"] or "null")
     sizes = {"new_prompt_tokens": len(record.prompt_ids) // 4, "completion_tokens": len(record.completion_ids) // 4}
     return values | parsed | sizes | {"logprobs": _logprobs(record.logprobs)}
 
@@ -117,12 +118,18 @@ def _describe_call(call: dict[str, Any], numbers: dict[str, int], *, full: bool)
     head = (
         f"\n#{numbers[call['id']]} {call['id']}{parent}: {call['prompt_tokens']:,} tokens in "
         f"({call['new_prompt_tokens']:,} new), {call['completion_tokens']:,} sampled ({call['finish_reason']}), "
-        f"weights {call['weight_version']}{likely}"
+        f"weights {_weights(call)}{likely}"
     )
     said = [*call["messages"], {"role": "assistant"} | call["response"]]
     shown = [_message(message, full=full) for message in said]
     raw = [] if call["messages"] or call["parent_id"] else ["  (a raw prompt)"]
     return "\n".join([head, *raw, *shown])
+
+
+def _weights(call: dict[str, Any]) -> str:
+    """`3`, or `3, from token 17 on 4`."""
+    later = (call["version_spans"] or [])[1:]
+    return ", ".join([str(call["weight_version"]), *(f"from token {start} on {version}" for start, version in later)])
 
 
 def _message(message: dict[str, Any], *, full: bool) -> str:

@@ -1,6 +1,6 @@
 """The legacy Completions dialect: a prompt as it is, without a chat template.
 
-Beyond OpenAI's API: `top_k`, and `return_token_ids`, which adds `prompt_token_ids` and `token_ids`.
+Beyond OpenAI's API: `top_k`, and `return_token_ids`, which adds `prompt_token_ids`, `token_ids` and `weight_versions`.
 """
 
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from pydantic import Field, WithJsonSchema
 
 from ajet_core.errors import RequestError
 from ajet_server.gateway.dialects.chat import failure, options
-from ajet_server.gateway.dialects.chat.answer import finite, whole
+from ajet_server.gateway.dialects.chat.answer import finite, sampled_ids, whole
 from ajet_server.gateway.dialects.chat.options import Options, Parsed
 from ajet_server.gateway.dialects.chat.stream import Chunks
 from ajet_server.gateway.dialects.fields import as_object, drop_off, short, text_at, validate
@@ -82,7 +82,7 @@ def answer(parsed: Parsed, answer: Answer) -> dict[str, Any]:
 def _whole_choice(parsed: Parsed, choice: Choice) -> dict[str, Any]:
     logprobs = _logprobs(choice.logprobs, 0) if parsed.request.logprobs else None
     body = _choice(choice.index, choice.text, _finish_reason(choice.finish_reason), logprobs)
-    return body | {"token_ids": choice.token_ids} if parsed.request.return_token_ids else body
+    return body | sampled_ids(choice) if parsed.request.return_token_ids else body
 
 
 async def events(parsed: Parsed, items: AsyncIterator[Item]) -> AsyncIterator[bytes]:

@@ -1,7 +1,8 @@
 """The Chat Completions dialect: what is understood is listed here, everything else is refused by name.
 
-Beyond OpenAI's API: `top_k`; `return_token_ids`, which adds `prompt_token_ids` and `token_ids` as vLLM names them; and
-`reasoning_content` of assistants' messages, in and out, as DeepSeek and vLLM name it (`reasoning` is read as well).
+Beyond OpenAI's API: `top_k`; `return_token_ids`, which adds `prompt_token_ids` and `token_ids` as vLLM names them, and
+`weight_versions`, [first token, version] of each run of tokens of one version; and `reasoning_content` of assistants'
+messages, in and out, as DeepSeek and vLLM name it (`reasoning` is read as well).
 """
 
 from ajet_server.gateway.dialects.chat.answer import answer

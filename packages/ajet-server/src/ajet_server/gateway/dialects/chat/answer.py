@@ -25,16 +25,29 @@ def whole(kind: str, parsed: Parsed, answer: Answer, choices: list[dict[str, Any
         "model": answer.model,
         "choices": choices,
         "usage": usage(answer),
-        "system_fingerprint": fingerprint(answer.weight_version),
+        "system_fingerprint": fingerprint(answer),
     }
     if parsed.request.return_token_ids:
         body["prompt_token_ids"] = answer.prompt_ids
     return body
 
 
-def fingerprint(weight_version: int) -> str:
-    """Names the weights: equal requests with equal seeds are answered alike as long as it stays."""
-    return f"weights-{weight_version}"
+def fingerprint(answer: Answer) -> str:
+    """Names the weights: equal requests with equal seeds are answered alike as long as it stays.
+
+    `weights-3+4` is an answer that was begun with version 3 and went on with version 4.
+    """
+    return f"weights-{'+'.join(map(str, answer.weight_versions))}"
+
+
+def sampled_ids(choice: Choice) -> dict[str, Any]:
+    """What `return_token_ids` adds to a finished choice."""
+    return {"token_ids": choice.token_ids, **weight_versions(choice)}
+
+
+def weight_versions(choice: Choice) -> dict[str, Any]:
+    """[first token, version] of each run of its tokens that weights of one version sampled."""
+    return {"weight_versions": [list(run) for run in choice.versions]}
 
 
 def usage(answer: Answer) -> dict[str, Any]:
@@ -59,7 +72,7 @@ def _choice(parsed: Parsed, choice: Choice) -> dict[str, Any]:
         "finish_reason": choice.finish_reason,
     }
     if parsed.request.return_token_ids:
-        body["token_ids"] = choice.token_ids
+        body |= sampled_ids(choice)
     return body
 
 

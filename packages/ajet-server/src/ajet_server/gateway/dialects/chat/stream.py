@@ -2,7 +2,7 @@
 
     one chunk per choice    its role; the first carries prompt_token_ids, if they were asked for
     any number              reasoning_content, content or one whole tool call, of whichever choice grew
-    one chunk per choice    its finish_reason; from here on the answer is durable
+    one chunk per choice    its finish_reason, and weight_versions, if ids were asked for; from here on it is durable
     one chunk               usage, if it was asked for, without choices
     [DONE]
 
@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from ajet_core.errors import AjetError
-from ajet_server.gateway.dialects.chat.answer import chat_logprobs, error_body, fingerprint, usage
+from ajet_server.gateway.dialects.chat.answer import chat_logprobs, error_body, fingerprint, usage, weight_versions
 from ajet_server.gateway.dialects.chat.options import Parsed
 from ajet_server.gateway.dialects.sse import DONE, begun, event
 from ajet_server.gateway.request import Answer, Delta, Item, Started, ToolCall
@@ -33,6 +33,7 @@ class Chunks:
         self._include_usage = parsed.include_usage
         if parsed.include_usage:
             self._head["usage"] = None
+        self._tells_ids = parsed.request.return_token_ids
         self._once = {"prompt_token_ids": started.prompt_ids} if parsed.request.return_token_ids else {}
 
     def chunk(self, choice: dict[str, Any]) -> bytes:
@@ -42,9 +43,9 @@ class Chunks:
 
     def ending(self, answer: Answer, finished: list[dict[str, Any]]) -> Iterator[bytes]:
         """Yields a chunk for each finished choice and what follows them. Only here the weights are known for sure."""
-        self._head["system_fingerprint"] = fingerprint(answer.weight_version)
-        for choice in finished:
-            yield self.chunk(choice)
+        self._head["system_fingerprint"] = fingerprint(answer)
+        for choice, made in zip(finished, answer.choices, strict=True):
+            yield self.chunk(choice | (weight_versions(made) if self._tells_ids else {}))
         if self._include_usage:
             yield event(self._head | {"choices": [], "usage": usage(answer)})
         yield DONE

@@ -1,7 +1,7 @@
 """The Messages dialect, Anthropic's: what is not served is refused by name.
 
-Beyond the API: `return_token_ids`, which adds `prompt_token_ids` and `token_ids` to the message; `seed`; and
-`temperature`, `top_p` and `top_k`, which Anthropic's newest models and SDKs no longer have.
+Beyond the API: `return_token_ids`, which adds `prompt_token_ids`, `token_ids` and `weight_versions` to the message;
+`seed`; and `temperature`, `top_p` and `top_k`, which Anthropic's newest models and SDKs no longer have.
 """
 
 from ajet_server.gateway.dialects.messages.answer import answer, count

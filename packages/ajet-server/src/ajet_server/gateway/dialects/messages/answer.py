@@ -6,6 +6,7 @@ Its `content` is a thinking block, a text block and tool_use blocks, each only i
 import json
 from typing import Any
 
+from ajet_server.gateway.dialects.chat.answer import sampled_ids
 from ajet_server.gateway.dialects.messages.body import Parsed
 from ajet_server.gateway.dialects.messages.conversation import signature_of
 from ajet_server.gateway.request import Answer, Choice
@@ -57,9 +58,9 @@ def prompt_ids_of(parsed: Parsed, prompt_ids: list[int]) -> dict[str, list[int]]
     return {"prompt_token_ids": prompt_ids} if parsed.request.return_token_ids else {}
 
 
-def token_ids_of(parsed: Parsed, choice: Choice) -> dict[str, list[int]]:
-    """The completion's ids, likewise."""
-    return {"token_ids": choice.token_ids} if parsed.request.return_token_ids else {}
+def token_ids_of(parsed: Parsed, choice: Choice) -> dict[str, Any]:
+    """The completion's ids and the versions of the weights that sampled them, likewise."""
+    return sampled_ids(choice) if parsed.request.return_token_ids else {}
 
 
 def _content(choice: Choice) -> list[dict[str, Any]]:

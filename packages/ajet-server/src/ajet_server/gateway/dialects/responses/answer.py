@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
-from ajet_server.gateway.dialects.chat.answer import finite
+from ajet_server.gateway.dialects.chat.answer import finite, sampled_ids
 from ajet_server.gateway.dialects.responses.ids import item_id, response_id, seal
 from ajet_server.gateway.dialects.responses.parse import Parsed
 from ajet_server.gateway.request import Answer, Choice, TokenLogprob, ToolCall
@@ -52,7 +52,7 @@ def response(parsed: Parsed, answer: Answer, items: list[Item]) -> dict[str, Any
         "usage": _usage(answer),
     }
     if parsed.request.return_token_ids:
-        body |= {"prompt_token_ids": answer.prompt_ids, "token_ids": choice.token_ids}
+        body |= {"prompt_token_ids": answer.prompt_ids, **sampled_ids(choice)}
     return body
 
 
