@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from ajet_core.errors import StorageError
+from ajet_core.errors import DiskFullError, StorageError
 from ajet_server.capture.schema import APPLICATION_ID, migrate, refuse_newer
 
 T = TypeVar("T")
@@ -27,6 +27,9 @@ Outcome = tuple[Waiting, Any, Exception | None]
 
 _MAX_WAITING = 1024
 _MAX_GROUP = 256
+_NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+"""How SQLite says that the disk is full; the second is how it takes a used up quota."""
+_RETRY_S = 5.0
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -75,7 +78,8 @@ class Ledger:
         A statement that raises is rolled back alone; others of the same commit are not touched by it.
 
         Raises:
-            StorageError: the disk refused (full, read-only, failing); nothing of the statement was kept.
+            DiskFullError: the disk has no room; nothing of the statement was kept.
+            StorageError: the disk refused (read-only, failing); nothing of the statement was kept.
         """
         async with self._slots:
             future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -147,9 +151,16 @@ class Ledger:
             self._writer.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            failure = StorageError(f"the ledger {self._file} could not be written: {error}; nothing was recorded")
+            failure = self._refusal(error)
             outcomes = [(future, None, failure) for _, future in group]
         _tell(outcomes)
+
+    def _refusal(self, error: sqlite3.Error) -> StorageError:
+        message = f"the ledger {self._file} could not be written: {error}; nothing was recorded"
+        # Errors of the driver itself carry no code.
+        if getattr(error, "sqlite_errorcode", None) in _NO_ROOM:
+            return DiskFullError(f"the disk is full: {message}", retry_after_s=_RETRY_S)
+        return StorageError(message)
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:

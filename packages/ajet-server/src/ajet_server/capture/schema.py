@@ -96,6 +96,11 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX episodes_undropped ON episodes (closed_at, status, kind, stale, batch_id, id, dropped_at)
         WHERE dropped_at IS NULL;
     """,
+    # Which event came before the newest batch; times cannot tell, for the system's clock may jump.
+    """
+    INSERT INTO meta (key, value) SELECT 'last_event_before_batch', CAST(max(id) AS TEXT) FROM events
+        WHERE at <= (SELECT max(planned_at) FROM batches) HAVING max(id) IS NOT NULL;
+    """,
 )
 
 

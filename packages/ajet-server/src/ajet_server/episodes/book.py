@@ -82,10 +82,13 @@ class OpenBook:
         return self._by_key_hash.get(key_hash)
 
     def hold(self, record: EpisodeRecord, so_far: CallsSoFar) -> None:
-        """Takes an episode in, with a whole lease."""
+        """Takes an episode in, with a whole lease and its whole time.
+
+        After a restart too: how old it is then only the system's clock could tell, and one that jumped ahead would
+        expire every open episode at once.
+        """
         now = time.monotonic()
-        age = max(time.time() - record.opened_at, 0.0)  # more than 0 after a restart of the server
-        expires_at = now + self._limits.max_episode_s - age
+        expires_at = now + self._limits.max_episode_s
         state = OpenState(
             record,
             lease_until=min(now + self._limits.lease_s, expires_at),
