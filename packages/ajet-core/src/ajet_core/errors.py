@@ -13,6 +13,7 @@
     ├── EpisodeClosedError     410  the episode is finished, aborted or expired
     ├── UnavailableError       503  not now; `retry_after_s` says when to try again
     ├── StorageError           500  the data folder cannot be used; nothing was written
+    │   └── DiskFullError      503  the disk has no room; nothing was written, and it goes on once there is some
     └── EngineFailedError      500  the worker failed for the reason given
 
 Every error carries a machine-readable `code`, the HTTP `status` it travels with and, where one field is to
@@ -126,6 +127,16 @@ class StorageError(AjetError):
 
     code = "storage"
     status = 500
+
+
+class DiskFullError(StorageError):
+    """The disk has no room. Nothing was written. `retry_after_s` says when to try again.
+
+    503 and not 507: clients and SDKs of all kinds try again after a 503.
+    """
+
+    code = "disk_full"
+    status = 503
 
 
 class EngineFailedError(AjetError):

@@ -12,7 +12,8 @@ With `engine.during_update` other than `drain` there is no draining: episodes ar
 old weights, while an update computes. Calls that run when the weights change end first, with a deadline (`finish`), or
 are paused and go on with the new ones (`continue`).
 
-A worker that dies in any state is replaced; calls wait in the supervisor meanwhile.
+A worker that dies in any state is replaced; calls wait in the supervisor meanwhile. While the disk is full, what could
+not be written is tried again, from `booting` on: nothing that was acknowledged depends on it.
 """
 
 import asyncio
@@ -23,7 +24,14 @@ from pathlib import Path
 
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
-from ajet_core.errors import AjetError, ConflictError, EngineFailedError, StorageError, UnavailableError
+from ajet_core.errors import (
+    AjetError,
+    ConflictError,
+    DiskFullError,
+    EngineFailedError,
+    StorageError,
+    UnavailableError,
+)
 from ajet_core.events import (
     EngineState,
     StateChanged,
@@ -43,13 +51,15 @@ from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
 from ajet_server.worker import protocol
-from ajet_server.worker.process import WORKER_COMMAND, WorkerRefusedError
+from ajet_server.worker.process import WORKER_COMMAND, WorkerOutOfRoomError, WorkerRefusedError
 from ajet_server.worker.supervisor import Supervisor
 
 log = logging.getLogger("ajet.conductor")
 
 _JANITOR_EVERY_S = 1.0
 _MIN_PATIENCE_S = 5.0
+_ROOM_EVERY_S = 10.0
+"""How often a full disk is tried again."""
 _ROLLING = frozenset({EngineState.ROLLING})
 _SERVING = frozenset({EngineState.ROLLING, EngineState.DRAINING, EngineState.UPDATING, EngineState.SYNCING})
 
@@ -147,14 +157,9 @@ class Conductor:
         try:
             while True:
                 try:
-                    await self._boot()
-                    self._collecting_since = time.monotonic()
-                    while True:
-                        await self._cycle()
-                except WorkerRefusedError:
-                    raise
-                except EngineFailedError as error:
-                    await self._replace_worker(error)
+                    await self._live()
+                except (DiskFullError, WorkerOutOfRoomError) as error:
+                    await self._wait_for_room(error)
         except AjetError as error:
             log.error("training stopped: %s", error.message)
             await self._fail(error.message)
@@ -162,6 +167,27 @@ class Conductor:
             # The boundary of the task: a mistake of ours must be seen as the cause, not as a state that never ends.
             log.exception("training stopped")
             await self._fail(f"{type(error).__name__}: {error}")
+
+    async def _live(self) -> None:
+        """Boots and cycles, with one worker after the other."""
+        while True:
+            try:
+                await self._boot()
+                self._collecting_since = time.monotonic()
+                while True:
+                    await self._cycle()
+            except (WorkerRefusedError, WorkerOutOfRoomError):
+                raise
+            except EngineFailedError as error:
+                await self._replace_worker(error)
+
+    async def _wait_for_room(self, error: AjetError) -> None:
+        """A disk may be full for days and is not given up: what is due stays due, and the status names the cause."""
+        log.error("waiting for room on the disk: %s", error.message)
+        # Told by hand: the ledger may be what cannot be written.
+        self.state, self.cause = EngineState.BOOTING, f"waiting for room on the disk: {error.message}"
+        await self._episodes.changes.notify()
+        await asyncio.sleep(_ROOM_EVERY_S)
 
     async def _fail(self, cause: str) -> None:
         await self.supervisor.shut_down()
@@ -252,8 +278,8 @@ class Conductor:
         return planned
 
     async def _bind(self, planned: steps.PlannedBatch, take: tuple[str, ...]) -> None:
-        self._pool.begin_update()
         await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)))
+        self._pool.begin_update()
         self._pool.take(take)
 
     async def _train(self, planned: steps.PlannedBatch, rollout_s: float) -> None:

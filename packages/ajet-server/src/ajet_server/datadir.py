@@ -23,6 +23,7 @@ from ajet_core.config import Job
 from ajet_core.errors import StorageError
 from ajet_server.capture.ledger import peek
 from ajet_server.capture.steps import get_meta
+from ajet_server.durable import make_folder
 
 _LEDGER = "ledger.sqlite"
 _CHECKPOINT = re.compile(r"step-(\d{6,})")
@@ -47,9 +48,9 @@ class DataDir:
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().resolve()
         try:
-            self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self.path, 0o700)
             _refuse_everybodys(self.path)
-            self.checkpoints.mkdir(exist_ok=True)
+            make_folder(self.checkpoints)
             self._lock = FileLock(self.path / "lock", timeout=0)
             self._lock.acquire()
             _info_file(self.path).unlink(missing_ok=True)  # left by a server that was killed

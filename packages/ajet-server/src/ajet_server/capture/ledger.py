@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from ajet_core.errors import StorageError
+from ajet_core.errors import DiskFullError, StorageError
 from ajet_server.capture.connections import check, connect, open_writer
 
 T = TypeVar("T")
@@ -25,6 +25,9 @@ Statement = Callable[[sqlite3.Connection], T]
 
 _MAX_WAITING = 1024
 _MAX_GROUP = 256
+_NO_ROOM = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE})
+"""How SQLite says that the disk is full; the second is how it takes a used up quota."""
+_RETRY_S = 5.0
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
@@ -109,7 +112,8 @@ class Ledger:
                 the caller was cancelled; such a cancellation follows after it.
 
         Raises:
-            StorageError: the disk refused (full, read-only, failing); nothing of the statement was kept.
+            DiskFullError: the disk has no room; nothing of the statement was kept.
+            StorageError: the disk refused (read-only, failing); nothing of the statement was kept.
         """
         async with self._slots:
             loop = asyncio.get_running_loop()
@@ -189,7 +193,7 @@ class Ledger:
             self._writer.execute("COMMIT")
         except sqlite3.Error as error:
             self._roll_back()
-            failure = StorageError(f"the ledger {self._file} could not be written: {error}; nothing was recorded")
+            failure = self._refusal(error)
             outcomes = [(write, None, failure) for write in group]
         _tell(outcomes)
 
@@ -207,6 +211,13 @@ class Ledger:
     def _try_each(self, group: list[_Write]) -> list[Outcome]:
         self._writer.execute("BEGIN IMMEDIATE")
         return [(write, *_run(self._writer, write.statement)) for write in group]
+
+    def _refusal(self, error: sqlite3.Error) -> StorageError:
+        message = f"the ledger {self._file} could not be written: {error}; nothing was recorded"
+        # Errors of the driver itself carry no code.
+        if getattr(error, "sqlite_errorcode", None) in _NO_ROOM:
+            return DiskFullError(f"the disk is full: {message}", retry_after_s=_RETRY_S)
+        return StorageError(message)
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:

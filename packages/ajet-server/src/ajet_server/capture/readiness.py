@@ -4,6 +4,8 @@ import json
 import sqlite3
 from dataclasses import dataclass
 
+from ajet_server.capture.steps import LAST_PLANNED, get_meta
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -14,10 +16,10 @@ class Said:
     at: float
 
 
-def readiness(db: sqlite3.Connection, after: float = 0.0) -> list[Said]:
-    """Returns what was said after a Unix time, in order."""
+def readiness(db: sqlite3.Connection, after: int = 0) -> list[Said]:
+    """Returns what was said after an event, in order."""
     rows = db.execute(
-        "SELECT at, data FROM events WHERE type = 'client_ready' AND at > ? ORDER BY id", (after,)
+        "SELECT at, data FROM events WHERE type = 'client_ready' AND id > ? ORDER BY id", (after,)
     ).fetchall()
     said = [(row["at"], json.loads(row["data"])) for row in rows]
     return [Said(str(data["client_id"]), bool(data["ready"]), at) for at, data in said]
@@ -25,4 +27,4 @@ def readiness(db: sqlite3.Connection, after: float = 0.0) -> list[Said]:
 
 def readiness_since_last_batch(db: sqlite3.Connection) -> list[Said]:
     """Returns what was said since the last batch was bound to its episodes."""
-    return readiness(db, float(db.execute("SELECT coalesce(max(planned_at), 0) FROM batches").fetchone()[0]))
+    return readiness(db, int(get_meta(db, LAST_PLANNED) or 0))

@@ -107,6 +107,11 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX calls_sizes
         ON calls (episode_id, seq, weight_version, prompt_tokens, completion_tokens, version_spans);
     """,
+    # Which event came before the newest batch; times cannot tell, for the system's clock may jump.
+    """
+    INSERT INTO meta (key, value) SELECT 'last_event_before_batch', CAST(max(id) AS TEXT) FROM events
+        WHERE at <= (SELECT max(planned_at) FROM batches) HAVING max(id) IS NOT NULL;
+    """,
 )
 
 

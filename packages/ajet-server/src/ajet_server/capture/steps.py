@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from ajet_core.errors import ConflictError
 from ajet_core.events import StepReport
 
+LAST_PLANNED = "last_event_before_batch"
+"""Key of `meta`: id of the newest event when the newest batch was planned. Ids keep their order; clocks jump."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
@@ -28,6 +31,7 @@ def plan_batch(db: sqlite3.Connection, batch: PlannedBatch, episode_ids: list[st
         "INSERT INTO batches (id, step, status, planned_at) VALUES (?, ?, 'planned', ?)",
         (batch.batch_id, batch.step, time.time()),
     )
+    set_meta(db, LAST_PLANNED, str(db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()[0]))
     for episode_id in episode_ids:
         cursor = db.execute(
             "UPDATE episodes SET batch_id = ?"

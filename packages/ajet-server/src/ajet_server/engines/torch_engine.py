@@ -148,8 +148,8 @@ class TorchEngine:
     def pause(self) -> int:
         """Takes running calls out of their slots, so that weights may change, and returns how many there were.
 
-        Calls that name a version stay where they are: theirs does not change. The others go on at the next step: what they sampled stays as it is, their keys and values are computed again with
-        the weights that serve then, and those sample the rest.
+        They go on at the next step: what they sampled stays as it is, their keys and values are computed again with
+        the weights that serve then, and those sample the rest. Calls that name a version stay: theirs does not change.
         """
         return self._scheduler.pause()
 

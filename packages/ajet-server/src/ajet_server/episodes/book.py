@@ -113,16 +113,14 @@ class OpenBook:
         """Returns the open episode of an agent's key."""
         return self._by_key_hash.get(key_hash)
 
-    def hold(self, record: EpisodeRecord, so_far: CallsSoFar, age_s: float = 0.0) -> None:
-        """Takes an episode in, with a whole lease.
+    def hold(self, record: EpisodeRecord, so_far: CallsSoFar) -> None:
+        """Takes an episode in, with a whole lease and its whole time.
 
-        Args:
-            record: as it was opened.
-            so_far: its calls.
-            age_s: how long it has been open, by a clock that other lives of the server share, seconds.
+        After a restart too: how old it is then only the system's clock could tell, and one that jumped ahead would
+        expire every open episode at once.
         """
         now = time.monotonic()
-        expires_at = now + self._limits.max_episode_s - max(age_s, 0.0)
+        expires_at = now + self._limits.max_episode_s
         state = OpenState(
             record,
             lease_until=min(now + self._limits.lease_s, expires_at),

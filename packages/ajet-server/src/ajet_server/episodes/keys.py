@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from ajet_core.errors import StorageError
+from ajet_server.durable import flush_folder
 
 Purpose = Literal["agent", "control"]
 Scope = Literal["admin", "client"]
@@ -57,7 +58,8 @@ def read_or_make(file: Path, make: bytes) -> bytes:
 
 
 def _write_private(file: Path, content: bytes) -> None:
-    # Renamed into place whole: a crash must not leave half a secret behind, which would be refused ever after.
+    # Renamed into place whole: a crash must not leave half a secret behind, which would be refused ever after. Durable
+    # before anybody is given a key: a power cut that took the secret away would take the keys of open episodes too.
     work = file.with_name(f".{file.name}")
     work.unlink(missing_ok=True)
     with os.fdopen(os.open(work, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
@@ -65,6 +67,7 @@ def _write_private(file: Path, content: bytes) -> None:
         handle.flush()
         os.fsync(handle.fileno())
     work.replace(file)
+    flush_folder(file.parent)
 
 
 def open_key_maker(data_dir: Path) -> KeyMaker:

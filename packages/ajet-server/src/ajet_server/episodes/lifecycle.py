@@ -70,7 +70,7 @@ class Episodes:
     def restore(self) -> None:
         """Reads open and waiting episodes back from the ledger. Open ones get a whole lease: the clients may live."""
         for record, so_far in self._ledger.read_now(records.open_episodes):
-            self._open.hold(record, so_far, time.time() - record.opened_at)
+            self._open.hold(record, so_far)
             if record.weights is not None:
                 self.versions.hold(record.weights)
             if record.kind is EpisodeKind.TRAIN:

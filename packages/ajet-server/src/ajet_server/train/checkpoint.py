@@ -22,15 +22,18 @@ from typing import Any
 import msgspec
 
 from ajet_core.config import Job
-from ajet_core.errors import ConfigError, StorageError
+from ajet_core.errors import ConfigError, DiskFullError, StorageError
 from ajet_core.events import StepReport
 from ajet_server.datadir import checkpoint_name, checkpoint_steps
+from ajet_server.durable import flush_folder, lacks_room, make_folder
 
 FORMAT = 1
 """Version of the folder's layout."""
 MANIFEST = "manifest.json"
 _UNFINISHED = ".writing-step-"
 _BLOCK = 1 << 20
+RETRY_S = 10.0
+"""How long to wait for room on a full disk before a checkpoint is tried again, seconds."""
 
 
 class FileEntry(msgspec.Struct, frozen=True):
@@ -101,6 +104,7 @@ def write_checkpoint(
         The folder.
 
     Raises:
+        DiskFullError: the disk has no room.
         StorageError: the step has a checkpoint already, or the disk refuses.
     """
     target = directory / checkpoint_name(step)
@@ -110,16 +114,19 @@ def write_checkpoint(
         )
     work: Path | None = None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory.absolute())
         work = Path(tempfile.mkdtemp(prefix=f"{_UNFINISHED}{step:06d}-", dir=directory))
         write(work)
         content = _sealed(manifest({name: _entry(work / name) for name in _files(work)}))
         (work / MANIFEST).write_bytes(content)
         _flush(work)
         work.rename(target)
-        _flush_folder(directory)
+        flush_folder(directory)
     except OSError as error:
-        raise StorageError(f"cannot write the checkpoint {target}: {error}") from error
+        message = f"cannot write the checkpoint {target}: {error}"
+        if lacks_room(error):
+            raise DiskFullError(message, retry_after_s=RETRY_S) from error
+        raise StorageError(message) from error
     finally:
         if work is not None:
             shutil.rmtree(work, ignore_errors=True)
@@ -204,6 +211,7 @@ def prune(directory: Path, keep: int, needed: Collection[int] = ()) -> list[Path
         # Renamed first: a removal that is interrupted must not leave half a checkpoint under a checkpoint's name.
         doomed = folder.with_name(f"{_UNFINISHED}{folder.name}")
         folder.rename(doomed)
+        flush_folder(directory)  # or a power cut brings the name back, and not all of the content
         shutil.rmtree(doomed, ignore_errors=True)
     return old
 
@@ -282,12 +290,4 @@ def _flush(folder: Path) -> None:
         with (folder / name).open("rb") as stream:
             os.fsync(stream.fileno())
     for path in [*(path for path in folder.rglob("*") if path.is_dir()), folder]:
-        _flush_folder(path)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush_folder(path)

@@ -1,12 +1,16 @@
 """A trainer's tensors to files and back: weights or adapter, critic, optimizer, random numbers. Nothing is pickled."""
 
 import json
+import re
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from ajet_core.errors import StorageError
@@ -28,6 +32,21 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
 )
+
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+@contextmanager
+def os_errors() -> Generator[None]:
+    """What the operating system refuses is an `OSError` in here, also where safetensors puts it into words only."""
+    try:
+        yield
+    except SafetensorError as error:
+        number = _OS_ERROR.search(str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), str(error)) from error
 
 
 def save_weights(model: torch.nn.Module, source: Path, folder: Path) -> None:

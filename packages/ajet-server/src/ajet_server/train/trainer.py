@@ -236,16 +236,18 @@ class Trainer:
         The report that is stored, and that `last_report` is afterwards, has the seconds of stage `checkpoint` as well.
 
         Raises:
+            DiskFullError: the disk has no room.
             StorageError: the disk refuses, or the step has a checkpoint already.
         """
         started = perf_counter()
 
         def write(folder: Path) -> None:
-            state.save_weights(self.model, Path(self.job.model.path).expanduser(), folder)
-            if self._head is not None:
-                state.save_value(self._head, folder)
-            state.save_optimizer(self._optimizer, self._parameters, folder)
-            state.save_rng(folder)
+            with state.os_errors():
+                state.save_weights(self.model, Path(self.job.model.path).expanduser(), folder)
+                if self._head is not None:
+                    state.save_value(self._head, folder)
+                state.save_optimizer(self._optimizer, self._parameters, folder)
+                state.save_rng(folder)
 
         def manifest(files: dict[str, FileEntry]) -> Manifest:
             seconds = report.seconds | {"checkpoint": perf_counter() - started}

@@ -59,6 +59,9 @@ class Worker:
                 if not self._serve_inbox():
                     return 0
                 self._step()
+        except ConnectionError as error:  # the API process was killed while it was told something
+            log.error("the connection broke: %s", error)
+            return _EXIT_ORPHANED
         except Exception as error:
             # The boundary of the process: whatever the computation raised becomes a reason that the API can show.
             log.exception("the worker failed")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ajet_core.errors import EngineFailedError
+from ajet_core.errors import DiskFullError, EngineFailedError
 from ajet_server.joined_writes import JoinedWrites
 from ajet_server.worker import protocol
 from ajet_server.worker.protocol import FromWorker, ToWorker
@@ -27,6 +27,10 @@ WORKER_COMMAND = (sys.executable, "-m", "ajet_server.worker.main")
 
 class WorkerLostError(EngineFailedError):
     """The worker process ended or was ended; the message says why. Another one may take over."""
+
+
+class WorkerOutOfRoomError(WorkerLostError):
+    """The worker could not write: the disk is full. Another one may, once there is room."""
 
 
 class WorkerRefusedError(EngineFailedError):
@@ -128,6 +132,8 @@ class WorkerProcess:
     def _why(self, code: int) -> EngineFailedError:
         if self._killed_because:
             return WorkerLostError(f"the worker was ended: {self._killed_because}")
+        if self._failure and self._failure.code == DiskFullError.code:
+            return WorkerOutOfRoomError(self._failure.reason.split(": ", 1)[-1])
         if self._failure and self._failure.code != EngineFailedError.code:
             return WorkerRefusedError(self._failure.reason.split(": ", 1)[-1])
         if self._failure:
