@@ -13,7 +13,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from ajet_core.errors import ConfigError
 from ajet_server import __version__
-from ajet_server.routes import agents, control, episodes, health
+from ajet_server.routes import agents, control, episodes, health, unions
 from ajet_server.routes.direct import DirectMiddleware
 from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
@@ -51,7 +51,7 @@ def build_app(server: Server) -> FastAPI:
     app.add_middleware(DirectMiddleware, endpoints=agents.endpoints(), max_bytes=server.settings.max_request_bytes)
     app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)
     install_error_handlers(app)
-    for router in (agents.models, agents.calls, control.router, episodes.router, health.router):
+    for router in (agents.models, agents.calls, control.router, episodes.router, unions.router, health.router):
         app.include_router(router)
     return app
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import EpisodeClosedError, StorageError
+from ajet_server.capture.promises import is_prepared
 from ajet_server.worker.protocol import CallRow
 
 
@@ -107,9 +108,11 @@ def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
     """Records calls of one episode, all or none.
 
     Raises:
-        EpisodeClosedError: the episode closed meanwhile; late results are fenced off.
+        EpisodeClosedError: the episode closed meanwhile, or was prepared; late results are fenced off.
     """
     episode_id = calls[0].episode_id
+    if is_prepared(db, episode_id):
+        raise EpisodeClosedError(f"episode {episode_id} is prepared for a union; the call was not recorded")
     row = db.execute("SELECT status FROM episodes WHERE id = ?", (episode_id,)).fetchone()
     status = row["status"] if row else "unknown"
     if status != EpisodeStatus.OPEN:

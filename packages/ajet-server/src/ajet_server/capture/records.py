@@ -109,7 +109,8 @@ def close_episode(
 
 _VIEW = """
     SELECT e.*, count(c.id) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
-           coalesce(sum(c.completion_tokens), 0) AS completion_tokens
+           coalesce(sum(c.completion_tokens), 0) AS completion_tokens,
+           (SELECT p.union_id FROM promises p WHERE p.episode_id = e.id) AS union_id
     FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id
 """
 
@@ -134,6 +135,7 @@ def episode_view(db: sqlite3.Connection, episode_id: str) -> EpisodeView | None:
         completion_tokens=row["completion_tokens"],
         weight_version=row["weight_version"],
         batch_id=row["batch_id"],
+        union_id=row["union_id"],
     )
 
 
