@@ -4,7 +4,8 @@
          -> aborted     the client gave it up; its slot in the group is free again
          -> expired     nobody called or renewed it within the lease; its slot is free again
 
-A closed episode never opens again, and its keys are refused.
+A closed episode never opens again, and its keys are refused. An open one may be *prepared* for a union (see
+`wire.PrepareEpisode`): its reward is promised, it takes no more calls, and it closes as the union is decided.
 """
 
 from enum import StrEnum

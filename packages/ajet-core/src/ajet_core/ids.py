@@ -1,5 +1,6 @@
 """Random identifiers. Each is unguessable and says what it names by its prefix."""
 
+import hashlib
 import secrets
 
 _RANDOM_BYTES = 12
@@ -32,6 +33,21 @@ def new_call_id() -> str:
 def new_batch_id() -> str:
     """Returns the id of one training batch, `batch_…`."""
     return _new("batch")
+
+
+def new_union_id() -> str:
+    """Returns the id of one union: episodes that are finished together or not at all, `un_…`."""
+    return _new("un")
+
+
+def new_secret() -> str:
+    """Returns a secret that proves a decision: 64 hexadecimal digits."""
+    return secrets.token_hex(32)
+
+
+def digest_secret(secret: str) -> str:
+    """Returns the SHA-256 of a secret, hexadecimal: who knows it believes whoever brings the secret."""
+    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def new_request_id() -> str:

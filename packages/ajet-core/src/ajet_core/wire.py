@@ -1,9 +1,9 @@
 """Bodies of the control plane, `/api`. Unknown fields are refused on the way in and ignored on the way back."""
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.events import EngineState, StepReport
@@ -11,6 +11,9 @@ from ajet_core.reward import Reward
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Reason = Annotated[str, Field(min_length=1, max_length=2000)]
+Secret = Annotated[str, Field(min_length=32, max_length=200)]
+SecretDigest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 of a secret's UTF-8 bytes, hexadecimal."""
 
 
 class _Body(BaseModel):
@@ -79,6 +82,63 @@ class FinishEpisode(_Body):
     """Further numbers to keep with the episode (parts of the reward, say)."""
 
 
+class Decides(_Body):
+    """The part of the episode whose finish decides for its union: its server keeps two secrets and reveals one."""
+
+    commit_secret: Secret
+    """Revealed once the episode is finished."""
+    abort_secret: Secret
+    """Revealed once it is aborted or expired."""
+
+    @model_validator(mode="after")
+    def _refuse_equal(self) -> Self:
+        if self.commit_secret == self.abort_secret:
+            raise ValueError("commit_secret and abort_secret must differ")
+        return self
+
+
+class Follows(_Body):
+    """The part of the others: each believes whoever brings the secret of one of two digests."""
+
+    decider: Annotated[str, Field(min_length=1, max_length=2000)]
+    """URL of the server that decides; kept for people, never connected to."""
+    commit_digest: SecretDigest
+    abort_digest: SecretDigest
+
+    @model_validator(mode="after")
+    def _refuse_equal(self) -> Self:
+        if self.commit_digest == self.abort_digest:
+            raise ValueError("commit_digest and abort_digest must differ")
+        return self
+
+
+class PrepareEpisode(FinishEpisode):
+    """`POST /api/episodes/{id}/prepare`: promises the reward for a union, episodes that finish together or not at all.
+
+    Durable before it is acknowledged. The episode stays open, takes no more calls, and no batch takes it. The one that
+    decides is then finished, aborted, or expires as any other; the others wait for its decision, however long.
+    """
+
+    union_id: Name
+    """Made by the client, unguessable."""
+    part: Decides | Follows
+
+
+class Decision(_Body):
+    """`POST /api/unions/{id}/decision`: brings a union's decision to the episodes that follow it. Again is harmless."""
+
+    secret: Secret
+    """The one that the deciding server revealed."""
+
+
+class UnionState(StrEnum):
+    """What became of a union."""
+
+    UNDECIDED = "undecided"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
 class AbortEpisode(_Body):
     """`POST /api/episodes/{id}/abort`: gives the episode up and frees its slot in the group."""
 
@@ -109,6 +169,34 @@ class EpisodeView(_View):
     """The version that it names for all its calls; None is the one of each call's moment."""
     batch_id: str | None
     """The batch that took it, once one has."""
+    union_id: str | None = None
+    """The union that it was prepared for."""
+
+
+class UnionView(_View):
+    """What a deciding server says of a union."""
+
+    union_id: str
+    state: UnionState
+    secret: str | None
+    """Proves the decision to the others; None while there is none."""
+
+
+class FollowedUnion(_View):
+    """A union that open episodes of a server follow: they are prepared and wait for its decision."""
+
+    union_id: str
+    decider: str
+    """URL of the server that decides, as the client knew it."""
+    episode_ids: list[str]
+    prepared_at: float
+    """Of the first of them. Unix time, seconds."""
+
+
+class FollowedView(_View):
+    """`GET /api/unions`: what a server's episodes wait for."""
+
+    unions: list[FollowedUnion]
 
 
 class Readiness(_Body):
@@ -149,6 +237,8 @@ class PoolView(_View):
     """Clients that agree to an update; empty unless the policy asks them."""
     clients_awaited: list[str] = []
     """Clients at work that have not said so."""
+    in_doubt: list[FollowedUnion] = []
+    """Unions whose decision nobody brought for a lease; `ajet episodes resolve` brings it."""
 
 
 class StatusView(_View):

@@ -17,7 +17,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from ajet_core.errors import ConfigError
 from ajet_server import __version__
 from ajet_server.connection import BoundedProtocol
-from ajet_server.routes import agents, control, docs, episodes, health
+from ajet_server.routes import agents, control, docs, episodes, health, unions
 from ajet_server.routes.direct import DirectApp
 from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
@@ -61,7 +61,15 @@ def build_app(server: Server) -> FastAPI:
     app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)
     app.add_middleware(ProxyHeadersMiddleware)
     install_error_handlers(app)
-    for router in (agents.models, agents.calls, control.router, docs.router, episodes.router, health.router):
+    for router in (
+        agents.models,
+        agents.calls,
+        control.router,
+        docs.router,
+        episodes.router,
+        unions.router,
+        health.router,
+    ):
         app.include_router(router)
     return app
 

@@ -47,6 +47,7 @@ from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.pruner import Pruner
 from ajet_server.capture.retention import Rule
+from ajet_server.episodes.deciding import settle
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
@@ -326,6 +327,7 @@ class Conductor:
             await asyncio.sleep(_JANITOR_EVERY_S)
             try:
                 await self._episodes.expire_silent()
+                await settle(self._episodes)
                 await self._set_aside()
                 await self._forget()
                 self._episodes.diary.round_done()

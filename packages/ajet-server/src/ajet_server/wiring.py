@@ -181,6 +181,7 @@ class Server:
             waiting_for=decision.waiting_for if decision else _NO_JOB,
             clients_ready=list(agreement.ready),
             clients_awaited=list(agreement.awaited),
+            in_doubt=runtime.episodes.unions.followed(only_in_doubt=True) if runtime else [],
         )
 
     def _stored_job(self) -> Job | None:

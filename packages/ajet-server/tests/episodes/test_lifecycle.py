@@ -2,17 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from book_helpers import KEYS, Book, open_book, outcomes
 from call_helpers import make_call
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, precondition, rule
 
-from ajet_core.config import BatchConfig, LimitsConfig
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import (
     AjetError,
@@ -23,61 +22,13 @@ from ajet_core.errors import (
     StorageError,
     UnavailableError,
 )
-from ajet_core.wire import FinishEpisode, OpenEpisode
+from ajet_core.wire import FinishEpisode
 from ajet_server.capture import records
 from ajet_server.capture.calls import insert_calls
-from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.records import EpisodeRecord
-from ajet_server.episodes.book import OpenState
-from ajet_server.episodes.keys import KeyMaker
-from ajet_server.episodes.lifecycle import Episodes
-from ajet_server.episodes.pool import Pool
-from ajet_server.episodes.versions import NamedVersions
-from ajet_server.observe.bus import EventLog
 
 pytestmark = pytest.mark.anyio
 ABORTED, EXPIRED, FINISHED = EpisodeStatus.ABORTED, EpisodeStatus.EXPIRED, EpisodeStatus.FINISHED
-KEYS = KeyMaker(b"k" * 32)
-
-
-def admit(_: EpisodeKind) -> None:
-    """Always."""
-
-
-@dataclass
-class Book:
-    ledger: Ledger
-    pool: Pool
-    episodes: Episodes
-
-    async def open(self, request_id: str, **fields: Any) -> EpisodeRecord:
-        return await self.episodes.open(OpenEpisode(request_id=request_id, **fields), 0, admit)
-
-    def state(self, episode_id: str) -> OpenState:
-        state = self.episodes._open.get(episode_id)
-        assert state is not None
-        return state
-
-    async def call(self, record: EpisodeRecord, version: int = 0) -> None:
-        """What the gateway does with one call."""
-        state = self.episodes.agent(KEYS.key(record.attempt_id, "agent"))
-        seq = state.next_seq
-        state.next_seq += 1
-        call = make_call(f"{record.id}/{seq}", record.id, seq, weight_version=version)
-        await self.ledger.write(lambda db: insert_calls(db, [call]))
-        state.recorded += 1
-        state.oldest_version = version if state.oldest_version is None else min(state.oldest_version, version)
-
-    async def finish(self, record: EpisodeRecord, reward: float = 1.0) -> Any:
-        return await self.episodes.finish(record.id, FinishEpisode(reward=reward))
-
-
-def open_book(file: Path, **limits: Any) -> Book:
-    ledger = Ledger(file)
-    pool = Pool(BatchConfig(policy="groups", size=2, group_size=2, max_pool_episodes=6), quiet_s=1e9)
-    episodes = Episodes(ledger, pool, KEYS, EventLog(ledger), LimitsConfig(**limits), NamedVersions(file.parent, 1))
-    episodes.restore()
-    return Book(ledger, pool, episodes)
 
 
 @pytest.fixture
@@ -85,10 +36,6 @@ def book(tmp_path: Path) -> Iterator[Book]:
     book = open_book(tmp_path / "l")
     yield book
     book.ledger.close()
-
-
-async def outcomes(*jobs: Awaitable[Any]) -> list[Any]:
-    return await asyncio.gather(*jobs, return_exceptions=True)
 
 
 async def test_fifty_times_the_same_request_is_one_episode(book: Book) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import EpisodeClosedError, StorageError
+from ajet_server.capture.promises import is_prepared
 from ajet_server.worker import versions
 from ajet_server.worker.protocol import CallRow
 
@@ -97,9 +98,11 @@ class WholeCall(msgspec.Struct, frozen=True):
 
 _COLUMNS = CallRecord.__struct_fields__
 _NAMES = ", ".join(("at", "completion_tokens", *_COLUMNS))
+_VALUES = ", ".join(f"?{place}" for place in range(2, len(_COLUMNS) + 4))
 _INSERT = (
-    f"INSERT INTO calls ({_NAMES}) SELECT ?, ?{', ?' * len(_COLUMNS)}"  # noqa: S608 - our own names
-    f" WHERE (SELECT status FROM episodes WHERE id = ?) = '{EpisodeStatus.OPEN}'"
+    f"INSERT INTO calls ({_NAMES}) SELECT {_VALUES}"  # noqa: S608 - our own names
+    f" WHERE (SELECT status FROM episodes WHERE id = ?1) = '{EpisodeStatus.OPEN}'"
+    " AND NOT EXISTS (SELECT 1 FROM promises WHERE episode_id = ?1)"
 )
 # A row that is made shorter where it lies leaves a hole in its page, which SQLite keeps. So it moves to the end.
 _DROP = """
@@ -113,17 +116,19 @@ def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
     """Records calls of one episode, all or none.
 
     Raises:
-        EpisodeClosedError: the episode closed meanwhile; late results are fenced off.
+        EpisodeClosedError: the episode closed meanwhile, or was prepared; late results are fenced off.
     """
     episode_id = calls[0].episode_id
     now = time.time()
     for call in calls:
-        row = (now, len(call.completion_ids) // 4, *msgspec.structs.astuple(call), episode_id)
+        row = (episode_id, now, len(call.completion_ids) // 4, *msgspec.structs.astuple(call))
         if db.execute(_INSERT, row).rowcount != 1:
             raise EpisodeClosedError(f"episode {episode_id} is {_status(db, episode_id)}; the call was not recorded")
 
 
 def _status(db: sqlite3.Connection, episode_id: str) -> str:
+    if is_prepared(db, episode_id):
+        return "prepared for a union"
     row = db.execute("SELECT status FROM episodes WHERE id = ?", (episode_id,)).fetchone()
     return row["status"] if row else "unknown"
 

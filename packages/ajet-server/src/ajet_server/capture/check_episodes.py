@@ -24,6 +24,9 @@ _RULES = {
     "(e.status = 'finished' AND e.kind = 'train' AND e.stale = 0 AND e.batch_id IS NULL))": (
         "has lost what its calls held, but may still be trained"
     ),
+    "e.status = 'finished' AND EXISTS (SELECT 1 FROM promises p WHERE p.episode_id = e.id AND p.reward <> e.reward)": (
+        "was finished with another reward than it had promised to its union"
+    ),
     "NOT json_valid(e.metrics) OR NOT json_valid(e.task)": "has a task or metrics that are no JSON",
     "e.weights IS NOT NULL AND e.kind <> 'eval'": "names its weights, but is no eval episode",
     "e.weight_version NOT BETWEEN 0 AND :steps": "was opened with weights that no step has made",

@@ -112,7 +112,8 @@ def close_episode(
 
 _VIEW = """
     SELECT e.*, count(c.id) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
-           coalesce(sum(c.completion_tokens), 0) AS completion_tokens
+           coalesce(sum(c.completion_tokens), 0) AS completion_tokens,
+           (SELECT p.union_id FROM promises p WHERE p.episode_id = e.id) AS union_id
     FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id
 """
 
@@ -138,6 +139,7 @@ def episode_view(db: sqlite3.Connection, episode_id: str) -> EpisodeView | None:
         weight_version=row["weight_version"],
         weights=row["weights"],
         batch_id=row["batch_id"],
+        union_id=row["union_id"],
     )
 
 

@@ -112,6 +112,21 @@ MIGRATIONS: tuple[str, ...] = (
     INSERT INTO meta (key, value) SELECT 'last_event_before_batch', CAST(max(id) AS TEXT) FROM events
         WHERE at <= (SELECT max(planned_at) FROM batches) HAVING max(id) IS NOT NULL;
     """,
+    # What prepared episodes promised to their unions; the deciding one of a union has no `decider`.
+    """
+    CREATE TABLE promises (
+        episode_id TEXT PRIMARY KEY REFERENCES episodes (id),
+        union_id TEXT NOT NULL,
+        reward REAL NOT NULL,
+        metrics TEXT NOT NULL,
+        decider TEXT,
+        commit_key TEXT NOT NULL,
+        abort_key TEXT NOT NULL,
+        prepared_at REAL NOT NULL
+    ) STRICT;
+    CREATE INDEX promises_by_union ON promises (union_id);
+    CREATE UNIQUE INDEX promises_that_decide ON promises (union_id) WHERE decider IS NULL;
+    """,
 )
 
 

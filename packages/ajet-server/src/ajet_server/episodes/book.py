@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ajet_core.config import LimitsConfig
 from ajet_core.episode import EpisodeKind
+from ajet_server.capture.promises import Promise
 from ajet_server.capture.records import CallsSoFar, EpisodeRecord
 
 
@@ -57,6 +58,7 @@ class OpenState:
         oldest_version: the oldest weight version among its tokens.
         lock: held while it is being closed.
         closed: set once it is; ends the calls that still run.
+        promise: what it is prepared with for a union, if it is; then it takes no more calls.
     """
 
     record: EpisodeRecord
@@ -70,10 +72,28 @@ class OpenState:
     oldest_version: int | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     closed: Closing = field(default_factory=Closing)
+    promise: Promise | None = None
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether it is neither closed nor prepared."""
+        return self.promise is None and not self.closed.is_set()
+
+    @property
+    def in_doubt(self) -> bool:
+        """True when it waits for a decision that nobody has brought for a lease."""
+        return self._waits and time.monotonic() > self.lease_until
+
+    @property
+    def _waits(self) -> bool:
+        """True when another episode decides what becomes of it: then it must not expire by itself."""
+        return self.promise is not None and self.promise.follows
 
     def why_due(self, limits: LimitsConfig) -> str | None:
         """Returns why the episode has to expire now, None while it does not."""
         now = time.monotonic()
+        if self._waits:
+            return None
         if now > self.expires_at:
             return f"older than limits.max_episode_s={limits.max_episode_s:g}"
         if now > self.lease_until and not self.in_flight:
@@ -102,8 +122,8 @@ class OpenBook:
 
     @property
     def train_count(self) -> int:
-        """Open train episodes: those that a drain waits for."""
-        return sum(1 for state in self._by_id.values() if state.record.kind is EpisodeKind.TRAIN)
+        """Open train episodes: those that a drain waits for. Those in doubt may take for ever."""
+        return sum(1 for state in self._by_id.values() if state.record.kind is EpisodeKind.TRAIN and not state.in_doubt)
 
     def get(self, episode_id: str) -> OpenState | None:
         """Returns the open episode, None if it is not open."""

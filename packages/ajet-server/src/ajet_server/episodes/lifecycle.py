@@ -1,5 +1,7 @@
 """The life of episodes: `open -> finished | aborted | expired`, each step durable before it is acknowledged.
 
+In between an episode may be prepared for a union (see `unions`); then the union's decision closes it.
+
 Contract 2 (ledger): `finish` returns after the episode is on disk. Contract 3 (attempts): a key belongs to one attempt;
 once its episode is closed the key is refused and late results are fenced off by the ledger itself. Opening, finishing
 and aborting may be repeated: the answer is the same.
@@ -17,7 +19,7 @@ from ajet_core.errors import (
     UnavailableError,
 )
 from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
-from ajet_core.wire import EpisodeView, FinishEpisode, JanitorDeed, OpenEpisode
+from ajet_core.wire import EpisodeView, FinishEpisode, JanitorDeed, OpenEpisode, PrepareEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import EpisodeRecord, PoolRow
@@ -27,6 +29,7 @@ from ajet_server.episodes.diary import Diary
 from ajet_server.episodes.keys import KeyMaker, digest_key
 from ajet_server.episodes.opening import Admit, Opener
 from ajet_server.episodes.pool import Pool
+from ajet_server.episodes.unions import Unions, refuse_deciding_alone, refuse_finish
 from ajet_server.episodes.versions import NamedVersions
 from ajet_server.observe.bus import EventLog
 
@@ -48,6 +51,7 @@ class Episodes:
         self._events = events
         self._limits = limits
         self._open = OpenBook(limits)
+        self.unions = Unions(ledger, pool, self._open)
         self.changes = Changes()
         self.diary = Diary()
         self.versions = versions
@@ -75,6 +79,7 @@ class Episodes:
                 self.versions.hold(record.weights)
             if record.kind is EpisodeKind.TRAIN:
                 self._pool.restore_open(record)
+        self.unions.restore()
         for row in self._ledger.read_now(records.pool_rows):
             self._pool.finish(row)
         restore_agreements(self._ledger, self._pool)
@@ -83,11 +88,13 @@ class Episodes:
         """Returns the open episode of an agent's key and renews its lease.
 
         Raises:
-            EpisodeClosedError: the episode is closed.
+            EpisodeClosedError: the episode is closed, or prepared.
             KeyRefusedError: no such key.
         """
         digest = digest_key(key)
         state = self._open.of_key(digest)
+        if state is not None and state.promise is not None:
+            raise EpisodeClosedError(f"episode {state.record.id} is prepared for a union; it takes no more calls")
         if state is not None:
             return self._open.renew(state)
         row = self._ledger.read_now(lambda db: records.find_by_key_hash(db, "api_key_hash", digest))
@@ -116,12 +123,36 @@ class Episodes:
             raise self._closed(episode_id)
         return self._open.renew(state).lease_until - time.monotonic()
 
-    async def finish(self, episode_id: str, body: FinishEpisode) -> EpisodeView:
+    async def prepare(self, episode_id: str, body: PrepareEpisode) -> EpisodeView:
+        """Promises the reward durably, for a union. The same again returns the same view.
+
+        Raises:
+            EpisodeClosedError: it is closed.
+            ConflictError: a train episode without a single call has nothing to train; or it promised something else.
+            UnavailableError: a call of it is still running; a retry makes sense.
+        """
+        state = self._open.get(episode_id)
+        if state is None:
+            raise self._closed(episode_id)
+        async with state.lock:
+            if episode_id not in self._open:
+                raise self._closed(episode_id)
+            self._refuse_unfinished(state)
+            await self.unions.prepare(state, body)
+            self._open.renew(state)
+        return self.view(episode_id)
+
+    async def finish(self, episode_id: str, body: FinishEpisode, *, decided: bool = False) -> EpisodeView:
         """Records the reward durably. The same reward again returns the same view.
+
+        Args:
+            episode_id: which.
+            body: its reward.
+            decided: the union that it follows has decided so.
 
         Raises:
             EpisodeClosedError: it was aborted or expired, or finished with another reward.
-            ConflictError: a train episode without a single call has nothing to train.
+            ConflictError: a train episode without a single call has nothing to train; or it is prepared.
             UnavailableError: a call of it is still running; a retry makes sense.
         """
         state = self._open.get(episode_id)
@@ -131,6 +162,8 @@ class Episodes:
             if episode_id not in self._open:
                 return self._repeat_close(episode_id, EpisodeStatus.FINISHED, body.reward)
             self._refuse_unfinished(state)
+            if not decided:
+                refuse_finish(state.promise, body.reward, dict(body.metrics))
             await to_the_end(self._close(state, EpisodeStatus.FINISHED, reward=body.reward, metrics=body.metrics))
         view = self.view(episode_id)
         await self._announce(
@@ -156,11 +189,12 @@ class Episodes:
                 f"episode {state.record.id} made no call, so there is nothing to train; abort it instead"
             )
 
-    async def lose(self, episode_id: str, status: EpisodeStatus, reason: str) -> EpisodeView:
+    async def lose(self, episode_id: str, status: EpisodeStatus, reason: str, *, decided: bool = False) -> EpisodeView:
         """Aborts or expires an episode and frees its slot. Again is harmless; a finished one cannot be lost.
 
         Raises:
             EpisodeClosedError: it is finished.
+            ConflictError: it follows a union, which has not decided so.
         """
         state = self._open.get(episode_id)
         if state is None:
@@ -168,6 +202,8 @@ class Episodes:
         async with state.lock:
             if episode_id not in self._open:
                 return self._repeat_close(episode_id, status, None)
+            if not decided:
+                refuse_deciding_alone(state.promise)
             await to_the_end(self._close(state, status, reason=reason))
         record = state.record
         await self._announce(

@@ -28,8 +28,15 @@ class Group:
     named_by_client: bool
     open: set[str] = field(default_factory=set[str])
     finished: set[str] = field(default_factory=set[str])
+    doubtful: set[str] = field(default_factory=set[str])
+    """Open ones that nobody waits for: they are in doubt."""
     touched: float = 0.0
     """Monotonic seconds of the last change."""
+
+    @property
+    def awaited(self) -> bool:
+        """Whether an open episode may finish any moment."""
+        return bool(self.open - self.doubtful)
 
     @property
     def size(self) -> int:
@@ -123,6 +130,11 @@ class Pool:
         self._client_of[episode_id] = client_id
         self._waiting.clients.opened(client_id, group.touched)
 
+    def doubt(self, group_id: str, episode_id: str) -> None:
+        """An open episode is in doubt: it keeps its slot, and nobody waits for it, or for its client."""
+        self._groups[group_id].doubtful.add(episode_id)
+        self._close(episode_id)
+
     def leave(self, group_id: str, episode_id: str) -> None:
         """Frees the slot of an episode that was aborted, expired or set aside."""
         self._waiting.drop(episode_id)
@@ -131,6 +143,7 @@ class Pool:
         if group is None:
             return
         group.open.discard(episode_id)
+        group.doubtful.discard(episode_id)
         group.finished.discard(episode_id)
         group.touched = time.monotonic()
         if group.size == 0:
@@ -146,6 +159,7 @@ class Pool:
         """Takes a finished episode, `finished_at` in Unix time."""
         group = self._group(row)
         group.open.discard(row.episode_id)
+        group.doubtful.discard(row.episode_id)
         group.finished.add(row.episode_id)
         group.touched = time.monotonic()
         finished_at = _monotonic(row.finished_at)
@@ -198,7 +212,7 @@ class Pool:
         now = time.monotonic()
         for group in self._groups.values():
             room = group.task_id == task_id and group.size < self._config.group_size
-            left = not group.open and now - group.touched >= self._quiet_s
+            left = not group.awaited and now - group.touched >= self._quiet_s
             if room and (left or not group.named_by_client):
                 return group
         return None
@@ -213,7 +227,7 @@ class Pool:
             return
         now = time.monotonic()
         if self._config.policy == "episodes":
-            held = sum(group.size for group in self._groups.values())
+            held = sum(group.size - len(group.doubtful) for group in self._groups.values())
         else:
             held = sum(1 for group in self._groups.values() if self._alive(group, now))
         if held >= self._config.bound:
@@ -227,7 +241,7 @@ class Pool:
     def _alive(self, group: Group, now: float) -> bool:
         complete = len(group.finished) >= self._config.group_size
         expected = not group.named_by_client and now - group.touched < _NEXT_ROLLOUT_S
-        return bool(group.open) or complete or expected
+        return group.awaited or complete or expected
 
 
 def _monotonic(unix: float) -> float:

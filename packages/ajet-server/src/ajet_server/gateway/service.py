@@ -106,7 +106,7 @@ class Gateway:
         return (await self._prompts.make(self._session(state).continuity, request)).ids.size
 
     def _check(self, state: OpenState, request: ChatRequest) -> None:
-        if state.closed.is_set():  # while the body was on its way
+        if not state.takes_calls:  # since a moment ago: the body was on its way
             raise EpisodeClosedError(f"episode {state.record.id} is closed; its API key is refused. Open a new episode")
         self._check_model(request)
         if state.record.kind is EpisodeKind.TRAIN:

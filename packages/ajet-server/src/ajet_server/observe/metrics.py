@@ -92,6 +92,7 @@ def _of_status(status: StatusView) -> list[tuple[str, str, float]]:
         ("request_running", "Calls in the engine", status.requests_running),
         ("request_waiting", "Calls that wait for the engine", status.requests_waiting),
         ("request_open_episodes", "Open episodes", status.pool.open_episodes),
+        ("request_unions_in_doubt", "Unions whose decision nobody brought", len(status.pool.in_doubt)),
         ("capture_finished_episodes", "Finished episodes that wait for a batch", status.pool.finished_episodes),
         ("capture_stale_episodes", "Finished episodes set aside", status.pool.stale_episodes),
         ("update_steps", "Optimizer steps done", status.step),

@@ -1,9 +1,9 @@
 """Who may call what.
 
     /v1                                      the agent's key of an open episode, as a bearer or as `x-api-key`
-    /api/episodes/{id}                       finish, abort, heartbeat: the episode's control key
-    /api/episodes, status, events, ready,    the client token or the admin token, where tokens are asked for
-    janitor, GET job
+    /api/episodes/{id}                       prepare, finish, abort, heartbeat: the episode's control key
+    /api/episodes, unions, status, events,   the client token or the admin token, where tokens are asked for
+    ready, janitor, GET job
     the rest of /api                         the admin token, where tokens are asked for
 
 Tokens are asked for beyond loopback, and on loopback if the operator wants it.
@@ -68,6 +68,11 @@ def _require(request: Request, server: Server, *tokens: str) -> None:
     )
 
 
+def is_admin(request: Request, server: Server) -> bool:
+    """Whether the bearer is the admin token."""
+    return _is_one_of(bearer(request), server.admin_token)
+
+
 async def require_control(episode_id: str, request: Request, server: ServerDep) -> None:
     """Lets the episode's control key and the admin token through."""
     key = bearer(request)
@@ -75,7 +80,7 @@ async def require_control(episode_id: str, request: Request, server: ServerDep) 
         raise KeyRefusedError(
             f"send 'Authorization: Bearer <control_key>' with the control key of episode {episode_id}"
         )
-    if not _is_one_of(key, server.admin_token):
+    if not is_admin(request, server):
         server.runtime.episodes.check_control(episode_id, key)
 
 

@@ -1,4 +1,4 @@
-"""`/api/episodes`: open, finish, abort, heartbeat."""
+"""`/api/episodes`: open, prepare, finish, abort, heartbeat."""
 
 import time
 
@@ -6,9 +6,16 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import UnavailableError
-from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisode, Lease, OpenEpisode
+from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisode, Lease, OpenEpisode, PrepareEpisode
 from ajet_server.capture.records import EpisodeRecord
-from ajet_server.routes.access import ServerDep, refuse_web_pages, require_client, require_control, require_view
+from ajet_server.routes.access import (
+    ServerDep,
+    is_admin,
+    refuse_web_pages,
+    require_client,
+    require_control,
+    require_view,
+)
 from ajet_server.routes.disconnect import CLIENT_GONE, unless_disconnected
 from ajet_server.routes.openapi import OUR_ERRORS
 from ajet_server.wiring import Runtime
@@ -61,6 +68,12 @@ async def view_episode(episode_id: str, server: ServerDep) -> EpisodeView:
     return server.runtime.episodes.view(episode_id)
 
 
+@router.post("/{episode_id}/prepare", dependencies=[Depends(require_control)])
+async def prepare_episode(episode_id: str, body: PrepareEpisode, server: ServerDep) -> EpisodeView:
+    """Promises the reward for a union; acknowledged once the promise is on disk."""
+    return await server.runtime.episodes.prepare(episode_id, body)
+
+
 @router.post("/{episode_id}/finish", dependencies=[Depends(require_control)])
 async def finish_episode(episode_id: str, body: FinishEpisode, server: ServerDep) -> EpisodeView:
     """Reports the reward; acknowledged once the episode is on disk."""
@@ -68,9 +81,10 @@ async def finish_episode(episode_id: str, body: FinishEpisode, server: ServerDep
 
 
 @router.post("/{episode_id}/abort", dependencies=[Depends(require_control)])
-async def abort_episode(episode_id: str, body: AbortEpisode, server: ServerDep) -> EpisodeView:
-    """Gives the episode up and frees its slot."""
-    return await server.runtime.episodes.lose(episode_id, EpisodeStatus.ABORTED, body.reason)
+async def abort_episode(episode_id: str, body: AbortEpisode, request: Request, server: ServerDep) -> EpisodeView:
+    """Gives the episode up and frees its slot. With the admin token, also one whose union is decided elsewhere."""
+    forced = is_admin(request, server)
+    return await server.runtime.episodes.lose(episode_id, EpisodeStatus.ABORTED, body.reason, decided=forced)
 
 
 @router.post("/{episode_id}/heartbeat", dependencies=[Depends(require_control)])
