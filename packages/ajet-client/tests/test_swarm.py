@@ -130,9 +130,9 @@ def test_an_opening_whose_answer_was_cut_is_taken_back(opened: bool) -> None:
     with FakeServer().serve() as server, Swarm(server.url) as swarm:
         send = stop.send
 
-        def cut(arguments: Any) -> httpx2.Response:
+        def cut(*arguments: Any) -> httpx2.Response:
             if opened:
-                send(arguments)
+                send(*arguments)
             stop.set()
             raise httpx2.ReadError("cut")
 

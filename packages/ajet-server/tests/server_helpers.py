@@ -17,9 +17,10 @@ from ajet_core.config import Job
 from ajet_core.events import EngineState
 from ajet_core.ids import new_request_id
 from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode
-from ajet_server.app import JoinedProtocol, build_app
+from ajet_server.app import build_app
 from ajet_server.capture.calls import WholeCall, whole_calls
 from ajet_server.capture.records import EpisodeRecord
+from ajet_server.connection import BoundedProtocol
 from ajet_server.episodes.book import OpenState
 from ajet_server.gateway.request import Answer, ChatRequest, Conversation, Message
 from ajet_server.gateway.runs import Run
@@ -184,7 +185,7 @@ def listening(server: Server) -> Iterator[str]:
         log_level="critical",
         timeout_graceful_shutdown=2,
         proxy_headers=False,
-        http=JoinedProtocol,
+        http=BoundedProtocol,
     )
     http = _Http(config, server)
     thread = threading.Thread(target=http.run, name="http")
