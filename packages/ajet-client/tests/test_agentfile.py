@@ -19,7 +19,7 @@ WHOLE = "def agent(episode): return 1.0\n"
 
 
 def save(file: Path, text: str) -> None:
-    fresh = file.with_suffix(".new")
+    fresh = file.parent.with_name(f"{file.parent.name}.new")  # what is new in the folder is watched, too
     fresh.write_text(text)
     fresh.replace(file)
 
