@@ -60,7 +60,9 @@ def _forest(line: "EpisodeLine", calls: "Sequence[WholeCall]") -> dict[str, Any]
 
 def _call(call: "WholeCall") -> dict[str, Any]:
     record = call.record
-    values = {name: value for name, value in asdict(record).items() if name not in _SIZES}
+    import msgspec  # comes with the server
+
+    values = {name: value for name, value in msgspec.structs.asdict(record).items() if name not in _SIZES}
     parsed = {name: json.loads(values[name]) for name in _JSON_FIELDS}
     parsed["version_spans"] = json.loads(values["version_spans"] or "null")
     sizes = {"new_prompt_tokens": len(record.prompt_ids) // 4, "completion_tokens": len(record.completion_ids) // 4}
