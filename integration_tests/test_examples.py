@@ -1,9 +1,14 @@
 """The programs in `examples/`, run as their README says."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from live_server import LiveServer, StartServer
 
@@ -33,3 +38,37 @@ def test_the_examples_run(start_server: StartServer) -> None:
     assert evaluated[0].startswith("weights 0: 4 finished, 0 failed")
     assert evaluated[1].startswith("pass@1 ")
     assert server.rows("SELECT count(*) FROM batches WHERE status = 'done'")[0][0] >= 3
+
+
+@pytest.mark.parametrize(
+    "answer", ["9**9**9", "9" * 1_000_000, "__import__('os').abort()", "(" * 100_000, "1e999999999", "\u0661\u0662", ""]
+)
+def test_no_answer_hangs_a_reward(answer: str) -> None:
+    """What a model says is looked at in bounded time, and never evaluated."""
+    example = _load("arithmetic")
+    example.openai = _Answering(answer)
+    episode = SimpleNamespace(task={"a": 1, "b": 2}, base_url="", api_key="", model="")
+    assert example.agent(episode) in (0.0, 0.1)
+
+
+class _Answering:
+    """Stands in for `OpenAI`: says one thing."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+        self.chat = SimpleNamespace(completions=self)
+
+    def with_options(self, **_: object) -> "_Answering":
+        return self
+
+    def create(self, **_: object) -> Any:
+        return SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content=self._answer))])
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, _EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -12,7 +13,7 @@ from openai import DefaultHttpxClient, OpenAI
 from tls_helpers import Authority
 
 from ajet_cli.spawn import SpawnedServer, spawn_server
-from ajet_client import AsyncSwarm, Swarm
+from ajet_client import AsyncSwarm, Episode, Swarm
 from ajet_core.errors import RequestError, UnavailableError
 from live_server import BOOT_S, last_json, micro_job, run_cli
 
@@ -43,14 +44,18 @@ def spawned(secure: _Secure) -> Iterator[SpawnedServer]:
     started.process.wait(30)
 
 
-def test_https_from_end_to_end(secure: _Secure, spawned: SpawnedServer) -> None:
+def test_https_from_end_to_end(secure: _Secure, spawned: SpawnedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     ca = secure.authority.cert
     assert spawned.url.startswith("https://127.0.0.1:")
     with Swarm(spawned.url, ca_file=ca, timeout=30) as swarm:
         swarm.wait_until_serving(BOOT_S)
         with swarm.episode("a task") as episode:
             assert episode.base_url == f"{spawned.url}/v1"
-            assert _chat(episode.base_url, episode.api_key, episode.model, ca)
+            told = DefaultHttpxClient(verify=ssl.create_default_context(cafile=ca))
+            assert _chat(episode, http_client=told)
+            with monkeypatch.context() as environment:
+                environment.setenv("SSL_CERT_FILE", str(ca))
+                assert _chat(episode)
             episode.reward(1.0)
     assert asyncio.run(_state(spawned.url, ca)) == "rolling"
     _refuse_the_distrustful(spawned.url)
@@ -58,10 +63,11 @@ def test_https_from_end_to_end(secure: _Secure, spawned: SpawnedServer) -> None:
     _command_line(secure, ca)
 
 
-def _chat(base_url: str, api_key: str, model: str, ca: Path) -> int:
-    http = DefaultHttpxClient(verify=ssl.create_default_context(cafile=ca))
-    with OpenAI(base_url=base_url, api_key=api_key, http_client=http, max_retries=0) as client:
-        answer = client.chat.completions.create(model=model, messages=[{"role": "user", "content": "hi"}], max_tokens=4)
+def _chat(episode: Episode, **client: Any) -> int:
+    with OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0, **client) as openai:
+        answer = openai.chat.completions.create(
+            model=episode.model, messages=[{"role": "user", "content": "hi"}], max_tokens=4
+        )
         return answer.usage.completion_tokens if answer.usage else 0
 
 

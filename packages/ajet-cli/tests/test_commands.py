@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ajet_cli.commands.server import start
 from ajet_cli.main import cli, main
 from ajet_cli.spawn import read_token
 from ajet_client import Swarm
@@ -158,3 +159,7 @@ def test_the_janitor_is_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert lines[0] == "rounds    7, the last 0s ago"
     assert lines[1] == "episodes  expired 1   set aside 0   dropped 2   failed 0"
     assert lines[2:] == ["   1h ago  dropped    2 calls", "   2m ago  expired    ep_1: silent�[2J"]
+
+
+def test_a_server_listens_on_loopback_by_default() -> None:
+    assert {option.name: option.default for option in start.params}["host"] == "127.0.0.1"

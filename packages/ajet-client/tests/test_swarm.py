@@ -260,3 +260,19 @@ def test_a_closed_episode_over_a_real_socket() -> None:
     ):
         server.close_episode(episode.id)
         episode.reward(1)
+
+
+def test_a_workflow_of_two_models() -> None:
+    """One agent holds an episode of each, and each is rewarded for itself."""
+    with (
+        FakeServer().serve() as planner,
+        FakeServer().serve() as executor,
+        Swarm(planner.url) as first,
+        Swarm(executor.url) as second,
+        first.episode("plan") as plan,
+        second.episode("do") as deed,
+    ):
+        assert plan.base_url != deed.base_url
+        plan.reward(0.25)
+        deed.reward(1.0)
+    assert (planner.rewards, executor.rewards) == ([0.25], [1.0])

@@ -52,3 +52,13 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot be used"):
         DataDir(tmp_path / "file" / "data")
+
+
+def test_a_folder_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(StorageError, match="chmod o-w"):
+        DataDir(folder)
+    folder.chmod(0o775)
+    DataDir(folder).close()

@@ -49,3 +49,17 @@ def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     with pytest.raises(StorageError, match="secret cannot be used"):
         open_key_maker(tmp_path)
+
+
+def test_keys_and_tokens_cannot_be_guessed(tmp_path: Path) -> None:
+    """256 random bits each, and no two servers share any."""
+    made: set[str] = set()
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        keys = open_key_maker(folder)
+        assert len((folder / "secret").read_bytes()) == 32
+        made |= {keys.key("att_1", "agent"), keys.key("att_1", "control")}
+        made |= {open_token(folder, "admin"), open_token(folder, "client")}
+    assert len(made) == 8
+    assert all(len(key.split("ajet-", 1)[1]) == 43 for key in made), "32 bytes in base64"

@@ -132,6 +132,12 @@ def test_nothing_is_cut_off_or_filled_up(tmp_path: Path) -> None:
         "{{ range(10 ** 9) }}",
         "{{ messages[0].__class__.__mro__ }}",
         "{{ messages.append(1) }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{{ raise_exception.__globals__['jinja2'] }}",
+        "{{ cycler.__init__.__globals__.os.popen('id') }}",
+        "{{ self._TemplateReference__context.environment.__class__ }}",
+        "{% include 'config.json' %}",
+        "{% import '/etc/passwd' as x %}",
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
@@ -139,6 +145,20 @@ def test_a_template_that_stumbles_is_a_refusal(tmp_path: Path, template: str) ->
     renderer = ChatRenderer(open_model_folder(make_folder(tmp_path, template)))
     with pytest.raises(RequestError, match="refuses them"):
         _prompt_ids(renderer, [{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ '{0.__class__}'.format(messages) }}", "{{ messages|map(attribute='__class__')|join }}"]
+)
+def test_a_template_does_not_see_python_through_filters(tmp_path: Path, template: str) -> None:
+    renderer = ChatRenderer(open_model_folder(make_folder(tmp_path, template)))
+    assert renderer.render([{"role": "user", "content": "hello"}]) == ""
+
+
+@pytest.mark.parametrize("text", ["{{ 7 * 7 }}", "{% for x in y %}", "{# gone #}", "{{ messages }}", "{%- raw %}"])
+def test_what_is_said_is_no_template(tmp_path: Path, text: str) -> None:
+    renderer = ChatRenderer(open_model_folder(make_folder(tmp_path)))
+    assert text in renderer.render([{"role": "user", "content": text}])
 
 
 @given(parts=st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "a b", "\n", "é", "<|im_", "😀 "]), max_size=8))

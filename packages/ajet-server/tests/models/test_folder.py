@@ -76,6 +76,15 @@ def test_weights_in_several_files_are_all_there(tmp_path: Path) -> None:
         open_model_folder(folder)
 
 
+@pytest.mark.parametrize("name", ["../elsewhere.safetensors", "/elsewhere.safetensors", "in/it.safetensors", ".."])
+def test_weights_outside_of_the_folder_are_refused(tmp_path: Path, name: str) -> None:
+    folder = make_folder(tmp_path / "model")
+    (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(ConfigError, match="not in the folder"):
+        open_model_folder(folder)
+
+
 @pytest.mark.parametrize("mark", ["adapter_config.json", "adapter_model.safetensors"])
 def test_an_adapter_is_no_model(tmp_path: Path, mark: str) -> None:
     folder = make_folder(tmp_path)

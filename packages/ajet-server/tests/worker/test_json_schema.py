@@ -24,6 +24,11 @@ def test_what_can_be_served_passes(schema: dict[str, Any]) -> None:
     check_json_schema(schema)
 
 
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|aa)+$", "^(a{1,1000}){1,1000}$", "^a{1,1000000}$", "^(.*a){60}$"])
+def test_patterns_on_which_others_hang_are_looked_at_in_no_time(pattern: str) -> None:
+    check_json_schema({"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}})
+
+
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
@@ -32,6 +37,17 @@ def test_what_can_be_served_passes(schema: dict[str, Any]) -> None:
         ({"type": "string", "pattern": "("}, "regex parse error"),
         ({"type": "integer", "minimum": 3, "maximum": 2}, "minimum"),
         ({"$ref": "http://somewhere/else"}, "Default retriever does not fetch resources"),
+        ({"properties": {f"p{number}": {"type": "string"} for number in range(5000)}}, "more than 65,536"),
+        ({"type": "object", "$ref": "#"}, "circular references"),
+        (
+            {
+                "allOf": [
+                    {"anyOf": [{"properties": {f"p{all_of}_{any_of}": {"type": "string"}}} for any_of in range(3)]}
+                    for all_of in range(9)
+                ]
+            },
+            "too large",
+        ),
     ],
 )
 def test_what_cannot_is_refused_with_a_reason(schema: dict[str, Any], why: str) -> None:

@@ -63,8 +63,10 @@ def _convert(source: Path, folder: Path) -> None:
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()  # `log` has said what takes time
-    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
-    loaded = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        source.parent, gguf_file=source.name, dtype="float32", local_files_only=True
+    )
     config = loaded.config
     # The loaded config still says GGUF, which save_pretrained refuses; the weights are plain float32 by now.
     if hasattr(config, "quantization_config"):

@@ -109,7 +109,7 @@ def _require_weights(folder: Path) -> None:
     if not isinstance(shards, dict) or not shards:
         raise ConfigError(f"{_FIELD}: {index} has no weight_map; save the model again", field=_FIELD)
     for name in sorted({str(item) for item in shards.values()}):
-        if Path(name).name != name:
+        if Path(name).name != name or name == "..":
             raise ConfigError(f"{_FIELD}: {index} names {name!r}, which is not in the folder", field=_FIELD)
         _require(folder / name, f"{index.name} names it; copy the model folder again")
 

@@ -6,16 +6,21 @@ from typing import Any
 from ajet_core.errors import RequestError
 
 _FIELD = "response_format"
+_MAX_CHARACTERS = 65_536
+"""Of a schema as JSON. Looking at one takes longer than in proportion: others' calls would wait for seconds."""
 
 
 def check_json_schema(schema: dict[str, Any]) -> None:
     """Checks that completions can be held to a schema. Takes well under a millisecond for most, 5 ms for 200 patterns.
 
     Raises:
-        RequestError: it is no JSON schema, nothing satisfies it, or it uses what is not supported.
+        RequestError: it is no JSON schema, too long, nothing satisfies it, or it uses what is not supported.
     """
     from llguidance import LLMatcher
 
+    length = len(json.dumps(schema))
+    if length > _MAX_CHARACTERS:
+        raise schema_error(f"it has {length:,} characters, more than {_MAX_CHARACTERS:,}")
     wrong, messages = LLMatcher.validate_grammar_with_warnings(_grammar_of(schema))
     if wrong:
         raise schema_error(messages[0])
