@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from live_server import LiveServer, StartServer, last_json, run_cli
+from live_server import LiveServer, last_json, run_cli
 
 _EXAMPLES = Path(__file__).parent.parent / "examples"
-_MICRO = {"policy": "groups", "size": 1, "group_size": 2}
 
 _TWO_SDKS = """
 import json, os, sys
@@ -55,7 +54,7 @@ def _tasks(folder: Path, count: int) -> str:
 
 
 def _rewards(server: LiveServer) -> list[float]:
-    return [row[0] for row in server.rows("SELECT reward FROM episodes WHERE status = 'finished' ORDER BY closed_at")]
+    return [reward for (reward,) in server.rows("SELECT reward FROM episodes WHERE status = 'finished'")]
 
 
 @contextmanager
@@ -80,62 +79,64 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_the_official_sdks_need_no_argument(start_server: StartServer, tmp_path: Path) -> None:
-    server = start_server(batch=_MICRO)
-    server.wait_until_rolling()
+def test_the_official_sdks_need_no_argument(shared_server: LiveServer, tmp_path: Path) -> None:
     program = tmp_path / "agent.py"
     program.write_text(_TWO_SDKS)
     command = shlex.join([sys.executable, str(program)])
-    result = run_cli("run", server.url, "--cmd", command, "--tasks", _tasks(tmp_path, 2), "--json")
+    before = shared_server.rows("SELECT count(*) FROM calls")[0][0]
+    arguments = ("--cmd", command, "--tasks", _tasks(tmp_path, 2), "--kind", "eval", "--json")
+    result = run_cli("run", shared_server.url, *arguments)
     assert result.returncode == 0, result.stderr
     line = last_json(result.stdout)
-    assert (line["finished"], line["failed"]) == (4, 0), result.stderr
+    assert (line["finished"], line["failed"]) == (2, 0), result.stderr
     assert line["metric_means"]["characters"] > 0
-    assert len(_rewards(server)) == 4
-    assert server.rows("SELECT count(*) FROM calls") == [(8,)]
+    assert shared_server.rows("SELECT count(*) FROM calls")[0][0] == before + 4
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
-def test_the_example_in_javascript(shared_server: LiveServer) -> None:
+def test_the_example_in_javascript(shared_server: LiveServer, tmp_path: Path) -> None:
     example = _EXAMPLES / "node_agent"
-    arguments = ("--tasks", str(example / "tasks.jsonl"), "--kind", "eval", "--json", "--concurrency", "4")
-    result = run_cli("run", shared_server.url, "--cmd", f"node {example / 'agent.js'}", *arguments)
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join((example / "tasks.jsonl").read_text().splitlines(keepends=True)[:4]))
+    command = shlex.join(["node", str(example / "agent.js")])
+    result = run_cli("run", shared_server.url, "--cmd", command, "--tasks", str(tasks), "--kind", "eval", "--json")
     assert result.returncode == 0, result.stderr
-    assert (last_json(result.stdout)["finished"], last_json(result.stdout)["attempts"]) == (64, 64), result.stderr
+    assert (last_json(result.stdout)["finished"], last_json(result.stdout)["attempts"]) == (4, 4), result.stderr
 
 
 def test_an_edited_reward_is_the_next_one_and_the_server_is_untouched(
-    start_server: StartServer, tmp_path: Path
+    shared_server: LiveServer, tmp_path: Path
 ) -> None:
-    server = start_server(batch={"policy": "groups", "size": 64, "group_size": 2})
-    server.wait_until_rolling()
-    before = (server.pid, _children(server.pid))
+    before = (shared_server.pid, _children(shared_server.pid))
     (tmp_path / "agent.py").write_text(_AGENT)
-    (tmp_path / "reward.py").write_text("def reward(text): return 0.25\n")
-    tasks = _tasks(tmp_path, 2)
-    arguments = (server.url, str(tmp_path / "agent.py"), "--tasks", tasks, "--repeat", "0", "--concurrency", "2")
-    with _running(*arguments, "--watch", "--kind", "eval") as run:
-        _until(run, lambda: 0.25 in _rewards(server))
-        for text, reward in (("def reward(text) return 9", None), ("def reward(text): return 0.75", 0.75)):
+    (tmp_path / "reward.py").write_text("def reward(text): return 101\n")
+    arguments = (shared_server.url, str(tmp_path / "agent.py"), "--tasks", _tasks(tmp_path, 2), "--repeat", "0")
+    with _running(*arguments, "--concurrency", "2", "--watch", "--kind", "eval") as run:
+        _until(run, lambda: 101 in _rewards(shared_server))
+        for text in ("def reward(text) return 102", "def reward(text): return 103"):
             (tmp_path / "reward.new").write_text(text)
             (tmp_path / "reward.new").replace(tmp_path / "reward.py")
-            _until(run, lambda reward=reward: reward is None or reward in _rewards(server))
-    assert set(_rewards(server)) == {0.25, 0.75}
-    assert (server.pid, _children(server.pid)) == before
+        _until(run, lambda: 103 in _rewards(shared_server))
+    assert {reward for reward in _rewards(shared_server) if reward > 100} == {101, 103}
+    assert (shared_server.pid, _children(shared_server.pid)) == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_aborts_the_open_episodes_with_the_reason(
     number: signal.Signals, shared_server: LiveServer, tmp_path: Path
 ) -> None:
-    open_ones = "SELECT count(*) FROM episodes WHERE status = 'open'"
+    open_ones = "SELECT id FROM episodes WHERE status = 'open'"
     arguments = (shared_server.url, "--cmd", "sleep 1000", "--tasks", _tasks(tmp_path, 3), "--kind", "eval")
     with _running(*arguments) as run:
-        _until(run, lambda: shared_server.rows(open_ones) == [(3,)])
+        _until(run, lambda: len(shared_server.rows(open_ones)) == 3)
+        opened = shared_server.rows(open_ones)
         run.send_signal(number)
         _, errors = run.communicate(timeout=60)
         assert run.returncode == 128 + number, errors
-    reasons = [reason for (reason,) in shared_server.rows("SELECT reason FROM episodes WHERE status = 'aborted'")]
-    said = f"the run was stopped: InterruptedRunError: {number.name}"
-    assert sum(reason.endswith(said) for reason in reasons) == 3, reasons
-    assert shared_server.rows(open_ones) == [(0,)]
+    for (episode_id,) in opened:
+        ((status, reason),) = shared_server.rows("SELECT status, reason FROM episodes WHERE id = ?", episode_id)
+        assert (status, reason.removeprefix("StoppedError: ")) == (
+            "aborted",
+            f"the run was stopped: InterruptedRunError: {number.name}",
+        )
+    assert shared_server.rows(open_ones) == []

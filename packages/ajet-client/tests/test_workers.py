@@ -1,3 +1,5 @@
+import os
+import signal
 import threading
 
 import pytest
@@ -41,3 +43,26 @@ def test_join_does_not_wait_for_a_hung_worker_longer_than_told() -> None:
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("ajet-agent")]
     release.set()
     workers.join(5)
+
+
+def test_a_signal_that_another_thread_gets_ends_the_wait() -> None:
+    blocked, release, in_time = threading.Event(), threading.Event(), list[bool]()
+
+    def work(job: int) -> None:
+        blocked.wait(10)
+        os.kill(os.getpid(), signal.SIGINT)  # not to the main thread, which does not want it
+        in_time.append(release.wait(10))
+
+    workers = Workers[int](1, work)
+    workers.wait_for_one()
+    workers.give(1)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        blocked.set()
+        with pytest.raises(KeyboardInterrupt):
+            workers.wait_for_one()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        release.set()
+        workers.join(5)
+    assert in_time == [True]

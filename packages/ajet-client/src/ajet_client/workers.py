@@ -11,6 +11,10 @@ from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
 
+_SIGNALS_S = 0.2
+"""How often who waits looks up, seconds. A signal that the system hands to another thread does not wake the main one,
+where alone it is handled."""
+
 
 class Workers(Generic[Job]):
     """At most `size` threads, started when there is work for them.
@@ -30,7 +34,8 @@ class Workers(Generic[Job]):
 
     def wait_for_one(self) -> None:
         """Waits until a worker is free, and keeps it for the next `give`."""
-        self._free.acquire()
+        while not self._free.acquire(timeout=_SIGNALS_S):
+            pass
         if self._error is not None:
             raise self._error
 
