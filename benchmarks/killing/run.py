@@ -90,7 +90,7 @@ class Run:
         phase = phase_on_disk(self.data, api)
         send(doomed[point.target], signal.SIGKILL)
         send(everybody, signal.SIGCONT)
-        return Struck(point.target, phase)
+        return Struck(point.target, phase, self._watch.step)
 
     def _look_after(self, struck: Struck) -> None:
         """Waits until episodes are handed out again and compares what was acknowledged with what is there."""
@@ -98,7 +98,7 @@ class Run:
             raise TimeoutError(f"not back after {_BACK_S:g} s: {self._watch.phase}")
         struck.recovery_s = time.monotonic() - self._struck_at
         acknowledged = Journal.read(self.journal)
-        struck.acknowledged, struck.step = len(acknowledged.finishes), self._watch.step
+        struck.acknowledged = len(acknowledged.finishes)
         lost, problems = missing(self.data, acknowledged)
         struck.lost, struck.problems = len(lost), len(problems)
 

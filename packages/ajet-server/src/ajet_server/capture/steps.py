@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from ajet_core.errors import ConflictError
 from ajet_core.events import StepReport
 
-
 LAST_PLANNED = "last_event_before_batch"
 """Key of `meta`: id of the newest event when the newest batch was planned. Ids keep their order; clocks jump."""
 
