@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
@@ -73,7 +74,7 @@ def run(points: int, seed: int, updates: int, folder: Path, progress: Progress) 
         "seed": seed,
         "problems": problems,
         "phases": summary(struck),
-        "kills_at_update": [one.step for one in struck if one.step],
+        "kills": [asdict(one) for one in struck],
         "rewards": rewards,
         "rewards_undisturbed": undisturbed,
     }

@@ -53,12 +53,12 @@ class LiveServer:
         assert self._spawned is not None, "the server was not started"
         return self._spawned.process.pid
 
-    def start(self) -> None:
-        """Starts the process and returns when it listens."""
+    def start(self, port: int = 0) -> None:
+        """Starts the process, on a free port by default, and returns when it listens."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         job_file = self.data_dir.parent / f"{self.data_dir.name}-job.yaml"
         job_file.write_text(yaml.safe_dump(self.job), "utf-8")
-        self._spawned = spawn_server(self.data_dir, ["--port", "0", "--job", str(job_file)])
+        self._spawned = spawn_server(self.data_dir, ["--port", str(port), "--job", str(job_file)])
 
     def kill(self) -> None:
         """Kills the API process with -9, as a power cut would."""

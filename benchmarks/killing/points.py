@@ -54,7 +54,7 @@ class Struck:
     Attributes:
         target: who was killed.
         phase: what the server was doing at that instant.
-        step: updates that were done when it was back.
+        step: updates that were done.
         acknowledged: finishes acknowledged by the time that everything ran again.
         lost: how many of these the ledger did not have then.
         problems: anything else that was wrong.
@@ -63,7 +63,7 @@ class Struck:
 
     target: Target
     phase: str
-    step: int = 0
+    step: int
     acknowledged: int = 0
     lost: int = 0
     problems: int = 0

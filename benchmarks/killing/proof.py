@@ -1,8 +1,8 @@
 """What must be true of the data folder after all kills, read from outside.
 
-    missing     every acknowledged call and finish is in the ledger, with its text and its reward, once
-    verify      the rest: each episode in at most one batch, each step once, versions that only rise, `ajet ledger check`
-    retrain     the weights: trained anew, each batch of the ledger once and in order, they come out the same
+missing     every acknowledged call and finish is in the ledger, with its text and its reward, once
+verify      the rest: each episode in at most one batch, each step once, versions only rise, `ajet ledger check`
+retrain     the weights: trained anew, each batch of the ledger once and in order, they come out the same
 """
 
 import json
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,12 +59,18 @@ def missing(data: Path, journal: Journal) -> tuple[list[str], list[str]]:
         rows = db.execute("SELECT answer_id, episode_id, response FROM calls").fetchall()
     lost = [episode for episode, reward in journal.finishes.items() if finished.get(episode) != reward]
     held = {answer: (episode, json.loads(response).get("content") or "") for answer, episode, response in rows}
-    faults = [f"call {answer} is not in the ledger as it was answered" for answer, told in journal.calls.items()
-              if held.get(answer) != told]
+    faults = [
+        f"call {answer} is not in the ledger as it was answered"
+        for answer, told in journal.calls.items()
+        if held.get(answer) != told
+    ]
     many = Counter(episode for _, episode, _ in rows)
     told = Counter(episode for episode, _ in journal.calls.values())
-    faults += [f"episode {episode} has {many[episode]} calls, its agent was answered {count}"
-               for episode, count in told.items() if many[episode] != count]
+    faults += [
+        f"episode {episode} has {many[episode]} calls, its agent was answered {count}"
+        for episode, count in told.items()
+        if many[episode] != count
+    ]
     return lost, faults
 
 
@@ -155,13 +162,13 @@ def _twice(db: sqlite3.Connection) -> Iterator[str]:
 def _falls(db: sqlite3.Connection) -> Iterator[str]:
     """Where a weight version is lower than the one before it."""
     calls = db.execute("SELECT episode_id, weight_version FROM calls ORDER BY episode_id, seq").fetchall()
-    for (episode, before), (following, after) in zip(calls, calls[1:], strict=False):
+    for (episode, before), (following, after) in pairwise(calls):
         if episode == following and after < before:
             yield f"episode {episode}: a call of version {after} after one of {before}"
     query = """SELECT type, json_extract(data, '$.weight_version') FROM events
         WHERE type IN ('state_changed', 'weights_synced') ORDER BY id"""
     versions = [version for _, version in db.execute(query)]
-    for before, after in zip(versions, versions[1:], strict=False):
+    for before, after in pairwise(versions):
         if after < before:
             yield f"the events go from version {before} to {after}"
 
@@ -189,15 +196,19 @@ def retrain(data: Path, job: Job, updates: int, on_step: Callable[[], object]) -
     trainer = Trainer.load(job)
     for step, (batch_id,) in enumerate(batches[:updates], 1):
         episodes = peek(data / "ledger.sqlite", lambda db, name=batch_id: batch_episodes(db, name))
-        trainer.update(batch_id, step, episodes, lambda *_: None)
+        trainer.update(batch_id, step, episodes, _no_progress)
         on_step()
     kept = dict(Trainer.load(job, data / "checkpoints" / checkpoint_name(updates)).weights())
     return max(float((tensor - kept[name]).abs().max()) for name, tensor in trainer.weights())
 
 
+def _no_progress(stage: str, done: int, total: int) -> None:
+    """Nobody watches."""
+
+
 def curve(data: Path, updates: int) -> list[float]:
     """Returns the mean reward of each of the first batches."""
-    query = "SELECT json_extract(report, '$.reward_mean') FROM batches WHERE step <= ? AND status = 'done' ORDER BY step"
+    query = "SELECT json_extract(report, '$.reward_mean') FROM batches WHERE step <= ? ORDER BY step"
     with closing(_open(data)) as db:
         return [row[0] for row in db.execute(query, (updates,))]
 

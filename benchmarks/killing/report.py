@@ -35,8 +35,8 @@ def plot(result: dict[str, Any], file: Path) -> None:
 
     figure = Figure(figsize=(7.2, 4.0), dpi=150, layout="constrained")
     axes = figure.subplots()
-    for step in result["kills_at_update"]:
-        axes.axvline(step + 0.5, color="C3", linewidth=0.6, alpha=0.25)
+    for kill in result["kills"]:
+        axes.axvline(kill["step"] + 0.5, color="C3", linewidth=0.6, alpha=0.25)
     axes.plot([], [], color="C3", linewidth=0.6, label="kill -9")
     axes.plot(range(1, len(result["rewards_undisturbed"]) + 1), result["rewards_undisturbed"], "C7", label="left alone")
     axes.plot(range(1, len(result["rewards"]) + 1), result["rewards"], "C0", label=f"killed {result['points']} times")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from killing.points import AT_ONCE, Point, Struck
+from killing.points import AT_ONCE, Point, Struck, Target
 from killing.proof import Journal, missing
 from killing.service import Service, children, client_command, send, server_command
 from killing.watch import Watch, phase_on_disk
@@ -47,6 +47,7 @@ class Run:
         self._watch = Watch(url)
         self._server = Service(server_command(self.data, self.job, port), folder / "server.log")
         self._client = Service(client_command(url, self.journal), folder / "client.log")
+        self._seen, self._struck_at = 0, 0.0
 
     def train(self, updates: int) -> None:
         """Leaves it alone until so many updates are done. Raises `TimeoutError` with what it does instead."""
@@ -76,21 +77,22 @@ class Run:
             service.stop(signal.SIGKILL)
 
     def _strike(self, point: Point) -> Struck:
-        self._seen = self._watch.heard
         if point.aim not in ("any", "starting") and not (point.aim == "rolling" == self._watch.phase):
-            self._watch.wait(point.aim, self._seen, _PHASE_S)  # if it does not come, this kill hits what there is
+            # If it does not come, this kill hits what there is.
+            self._watch.wait(point.aim, self._watch.heard, _PHASE_S)
         time.sleep(point.delay_s)
         self._seen, self._struck_at = self._watch.heard, time.monotonic()
-        api = self._server.pid
+        api = self._server.alive()
         workers = children(api)
+        target: Target = "api" if point.target == "worker" and not workers else point.target
         everybody = [api, *workers]
-        doomed = {"api": [api], "worker": workers or [api], "both": everybody, "client": [self._client.pid]}
+        doomed = {"api": [api], "worker": workers, "both": everybody, "client": [self._client.alive()]}
         # All stand still, so that what is looked at is what is hit.
         send(everybody, signal.SIGSTOP)
         phase = phase_on_disk(self.data, api)
-        send(doomed[point.target], signal.SIGKILL)
+        send(doomed[target], signal.SIGKILL)
         send(everybody, signal.SIGCONT)
-        return Struck(point.target, phase)
+        return Struck(target, phase, self._watch.step)
 
     def _look_after(self, struck: Struck) -> None:
         """Waits until episodes are handed out again and compares what was acknowledged with what is there."""
@@ -98,7 +100,7 @@ class Run:
             raise TimeoutError(f"not back after {_BACK_S:g} s: {self._watch.phase}")
         struck.recovery_s = time.monotonic() - self._struck_at
         acknowledged = Journal.read(self.journal)
-        struck.acknowledged, struck.step = len(acknowledged.finishes), self._watch.step
+        struck.acknowledged = len(acknowledged.finishes)
         lost, problems = missing(self.data, acknowledged)
         struck.lost, struck.problems = len(lost), len(problems)
 

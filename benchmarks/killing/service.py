@@ -4,18 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 import yaml
 
 _END_S = 60.0
+_PAUSE_S = 0.1
 
 
 class Service:
-    """A command that is started again as soon as it has ended, until `stop`.
+    """A command that is started again a moment after it has ended, until `stop`.
 
     Args:
         command: what to run.
@@ -25,29 +27,32 @@ class Service:
     def __init__(self, command: Sequence[str], log: Path) -> None:
         self._command = command
         self._log = log
+        self._lock = Lock()
         self._stopping = False
-        self.starts = 0
         self._process = self._start()
         self._keeper = Thread(target=self._keep, daemon=True)
         self._keeper.start()
 
-    @property
-    def pid(self) -> int:
-        """Of the present process."""
+    def alive(self) -> int:
+        """Returns the process id; if it is just being started again, that of the next one."""
+        deadline = time.monotonic() + _END_S
+        while self._process.poll() is not None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self._command} was not started again within {_END_S:g} s")
+            time.sleep(_PAUSE_S / 10)
         return self._process.pid
 
     def stop(self, how: signal.Signals) -> None:
-        """Ends it for good."""
-        self._stopping = True
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, how)
+        """Ends it for good. Raises `TimeoutError` if it does not end."""
+        with self._lock:
+            self._stopping = True
+            self._process.send_signal(how)
         self._keeper.join(_END_S)
         if self._keeper.is_alive():
             self._process.kill()
             raise TimeoutError(f"{self._command} did not end within {_END_S:g} s of {how.name}")
 
     def _start(self) -> subprocess.Popen[bytes]:
-        self.starts += 1
         with self._log.open("ab") as sink:
             return subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
@@ -56,9 +61,11 @@ class Service:
     def _keep(self) -> None:
         while True:
             self._process.wait()
-            if self._stopping:
-                return
-            self._process = self._start()
+            time.sleep(_PAUSE_S)
+            with self._lock:
+                if self._stopping:
+                    return
+                self._process = self._start()
 
 
 def server_command(data: Path, job: dict[str, object], port: int) -> list[str]:

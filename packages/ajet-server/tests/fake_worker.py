@@ -123,7 +123,7 @@ class FakeWorker:
                 pass
 
     def _fault(self, kind: str) -> None:
-        """die, die-always, hang, refuse (a wrong configuration), break (a failure with a reason), garbage, nonsense."""
+        """die, die-always, hang, refuse (a wrong job), full (disk), break (with a reason), garbage, nonsense."""
         file = self._folder / f"fault-{kind}"
         try:
             what = file.read_text()
@@ -137,6 +137,9 @@ class FakeWorker:
                     time.sleep(60)
             case "refuse":
                 self.send(protocol.Failed("ConfigError: model.path: no such model", code="invalid_config"))
+                sys.exit(3)
+            case "full":
+                self.send(protocol.Failed("DiskFullError: cannot write the checkpoint: no space", code="disk_full"))
                 sys.exit(3)
             case "break":
                 self.send(protocol.Failed("ValueError: the fake broke"))

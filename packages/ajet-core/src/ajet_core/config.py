@@ -95,7 +95,7 @@ class LimitsConfig(_Section):
     lease_s: Seconds = 120.0
     """Silence after which an open episode expires. Calls and heartbeats renew it."""
     max_episode_s: Seconds = 3600.0
-    """An episode expires this long after it was opened, however lively it is."""
+    """An episode expires this long after it was opened, or after the server was started again, however lively it is."""
     max_episode_calls: Positive | None = None
     """Calls that an episode may make. More are refused with 403, which no SDK tries again. By default no bound."""
     max_episode_tokens: Positive | None = None

@@ -4,9 +4,11 @@ It holds no socket but the one to the API process, knows no key and no client, a
 """
 
 import argparse
+import ctypes
 import logging
 import os
 import queue
+import signal
 import socket
 import sys
 import threading
@@ -33,6 +35,7 @@ log = logging.getLogger("ajet.worker")
 _HEARTBEAT_S = 2.0
 _EXIT_FAILED = 3
 _EXIT_ORPHANED = 4
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class Worker:
@@ -286,12 +289,23 @@ def _generated(completion: "Completion") -> protocol.Generated:
     )
 
 
+def _die_with_parent() -> None:
+    """Has the kernel kill this process when the API process is gone, also one that is stopped or deep in a long call.
+
+    Else it could write a checkpoint while the next server's worker does the same step. Where there is no such thing,
+    the end of the connection has to do.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def main() -> int:
     """Entry point of `python -m ajet_server.worker.main --fd N`; N is one end of a socket pair."""
     parser = argparse.ArgumentParser(prog="ajet-worker", description="Worker of a swarm server; started by it.")
     parser.add_argument("--fd", type=int, required=True, help="file descriptor of the socket to the API process")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s worker %(levelname)s %(message)s", stream=sys.stderr)
+    _die_with_parent()
     with socket.socket(fileno=arguments.fd) as connection:
         return Worker(connection).run()
 
