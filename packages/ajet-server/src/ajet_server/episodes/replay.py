@@ -24,8 +24,8 @@ class Update:
 
     Attributes:
         due_at: when the condition held, Unix time.
-        at: when open episodes had finished, or `limits.drain_timeout_s` was over, and the batch was taken; at once where
-            the job does not drain.
+        at: when open episodes had finished, or `limits.drain_timeout_s` was over, and the batch was taken; at once
+            where the job does not drain.
         episode_ids: its episodes, in the order of the policy.
         groups: how many groups they are of.
         facts: at `due_at`.
