@@ -34,6 +34,11 @@ def test_says_what_every_job_has_and_nothing_else() -> None:
             {"value_loss": 0.04, "explained_variance": -0.25, "return_mean": 0.5},
             "critic    value loss 0.04, explained variance -0.250, mean return 0.500",
         ),
+        (
+            {"staleness_max": 1, "staleness_mean": 0.25, "stale_fraction": 0.25, "mixed_calls": 3},
+            "staleness 25.0% of tokens older (mean 0.25 versions, at most 1), 3 calls of several versions, 0 tokens",
+        ),
+        ({"overlap_tokens": 123456}, "staleness 0.0% of tokens older (mean 0.00 versions, at most 0), 0 calls"),
         ({"skipped": True, "skipped_in_row": 2}, "a step was skipped (2 in a row); see incidents/"),
         ({"skipped": True, "rolled_back_to": 1}, "the weights of step 1 were taken again"),
     ],

@@ -92,6 +92,7 @@ async def test_a_call_that_does_not_end_is_recalled(
         live.worker.release()
         assert (await call).weight_version == 1
         assert len({entry["request_id"] for entry in live.worker.log("cancel")}) == 1
+        assert live.server.status().requests_recalled == 1
 
 
 @pytest.mark.parametrize("how", ["finish", "continue"])
@@ -149,6 +150,10 @@ async def test_a_running_call_goes_on_with_the_new_weights_and_says_so(tmp_path:
         assert (later.weight_version, later.choices[0].versions) == (1, ((0, 1),))
         stored = [(one.record.weight_version, one.record.version_spans) for one in live.calls(record)]
         assert stored == [(0, "[[0,0],[1,1]]"), (1, None)]
+        assert live.server.status().requests_continued == 1
+        scraped = live.server.metrics.exposition().decode()
+        assert "ajet_capture_tokens_continued_total 2.0" in scraped
+        assert "ajet_sync_calls_continued 1.0" in scraped
         await live.finish(record)
         await live.reach(ROLLING, step=2)
         assert live.worker.log("cancel") == []

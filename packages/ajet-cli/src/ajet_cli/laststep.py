@@ -4,7 +4,7 @@ from ajet_core.events import StepReport
 
 
 def describe_step(report: StepReport) -> list[str]:
-    """Returns one to four lines: what came in, how far the policy has moved, the critic if any, trouble if any."""
+    """Returns two to five lines: what came in, how far the policy moved, the critic, old tokens and trouble if any."""
     lines = [
         f"last step reward {report.reward_mean:.3f} (std {report.reward_std:.3f}), gradient {report.grad_norm:.3g}, "
         f"{report.tokens_unmerged} tokens merged to {report.tokens_forest}",
@@ -15,6 +15,8 @@ def describe_step(report: StepReport) -> list[str]:
             f"critic    value loss {report.value_loss:.3g}, explained variance {report.explained_variance:.3f}, "
             f"mean return {report.return_mean:.3f}"
         )
+    if report.staleness_max or report.overlap_tokens:
+        lines.append(f"staleness {_staleness(report)}")
     if report.skipped:
         lines.append(f"trouble   {_trouble(report)}")
     return lines
@@ -29,6 +31,14 @@ def _policy(report: StepReport) -> list[str]:
     if report.reference_kl:
         parts.append(f"KL to the reference {report.reference_kl:.3g}")
     return parts
+
+
+def _staleness(report: StepReport) -> str:
+    return (
+        f"{report.stale_fraction:.1%} of tokens older (mean {report.staleness_mean:.2f} versions, at most "
+        f"{report.staleness_max}), {report.mixed_calls} calls of several versions, {report.overlap_tokens} tokens "
+        "sampled meanwhile"
+    )
 
 
 def _trouble(report: StepReport) -> str:

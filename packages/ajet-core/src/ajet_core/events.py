@@ -103,6 +103,19 @@ class StepReport(_Model):
     tokens_forest: int
     """Tokens that were computed."""
     packs: int
+    staleness_mean: float = 0.0
+    """Weight versions between what sampled a token and what was trained, mean over the sampled tokens."""
+    staleness_max: int = 0
+    staleness_tokens: list[int] = []
+    """Sampled tokens by how many versions older they were: first those of the version that was trained."""
+    stale_fraction: float = 0.0
+    """Share of the sampled tokens that were older at all."""
+    mixed_calls: int = 0
+    """Calls that went on across a change of weights."""
+    overlap_tokens: int = 0
+    """Tokens that the engine sampled while this update computed; see `engine.during_update`."""
+    overlap_seconds: float = 0.0
+    """Seconds that this took, which are in `seconds` as well."""
     seconds: dict[str, float]
     """Seconds by stage: `merge` (with packing), `score`, `update`, `checkpoint`."""
 

@@ -261,6 +261,10 @@ class StatusView(_View):
     worker_restarts: int
     requests_running: int
     requests_waiting: int
+    requests_continued: int = 0
+    """Calls that were paused for new weights and went on with them, since the engine was started."""
+    requests_recalled: int = 0
+    """Calls that had to begin again for new weights, or because the worker was lost."""
     uptime_s: float
     data_dir: str
 

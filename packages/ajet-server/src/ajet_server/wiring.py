@@ -158,6 +158,8 @@ class Server:
             worker_restarts=conductor.restarts if conductor else 0,
             requests_running=supervisor.in_worker if supervisor else 0,
             requests_waiting=supervisor.queued if supervisor else 0,
+            requests_continued=supervisor.continued if supervisor else 0,
+            requests_recalled=supervisor.recalled if supervisor else 0,
             uptime_s=time.monotonic() - self._started_at,
             data_dir=str(self.data_dir.path),
         )

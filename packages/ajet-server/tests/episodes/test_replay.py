@@ -228,6 +228,15 @@ def test_time_alone_makes_an_update_due() -> None:
     assert update.at == update.due_at + 5, "the open episode is waited for until drain_timeout_s"
 
 
+def test_nothing_is_waited_for_where_rolling_goes_on_during_updates() -> None:
+    history = _history(("1", "g", 0, 10, 1), ("2", "g", 0, 20, 0), ("3", "h", 0, 500, 0))
+    job = _job(size=1)
+    (drained,) = replay(history, job).updates
+    engine = job.engine.model_copy(update={"during_update": "finish"})
+    (update,) = replay(history, job.model_copy(update={"engine": engine})).updates
+    assert (drained.at - drained.due_at, update.at - update.due_at) == (5, 0)
+
+
 def test_what_other_updates_make_stale_is_not_taken() -> None:
     """Opened before all updates, finished after two of them."""
     quick = [(f"q{number}", f"g{number}", 10.0 * number, 10.0 * number + 1, 1.0) for number in range(2)]

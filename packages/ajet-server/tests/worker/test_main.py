@@ -9,6 +9,7 @@ import torch
 
 from ajet_core.config import Job
 from ajet_core.errors import EngineFailedError
+from ajet_core.events import StepReport
 from ajet_server.demo.micro import make_micro_model
 from ajet_server.engines.torch_engine import TorchEngine
 from ajet_server.train.trainer import Trainer
@@ -145,6 +146,10 @@ def test_calls_go_on_while_an_update_computes_and_change_nothing_about_it(model_
     kinds = [type(message).__name__ for message in said]
     assert kinds.index("Generated") < kinds.index("Updated")
     assert "Streamed" in kinds[kinds.index("Generated") :], "the longer call goes on"
+    reports = [StepReport.model_validate_json(one.report) for one in said if isinstance(one, protocol.Updated)]
+    told = [message for message in said[: kinds.index("Updated")] if isinstance(message, protocol.Streamed)]
+    assert 0 < reports[0].overlap_tokens <= sum(len(message.calls) for message in told)
+    assert reports[0].overlap_seconds > 0
     for (name, one), other in zip(alone.model.state_dict().items(), trainer.model.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
 

@@ -144,8 +144,7 @@ async def test_a_stream_that_contradicts_itself_fails_and_frees_its_slot(engine:
         worker.step()
     await supervisor.close_gate(0.0)
     worker.step()
-    weights = {name: -tensor for name, tensor in engine._model.state_dict().items() if "embed" in name}
-    engine.load_weights({name: tuple(tensor.shape) for name, tensor in weights.items()}, weights.items(), 1)
+    load_negated(engine)
     async with turning(worker):
         await supervisor.open_gate()
         with pytest.raises(UnavailableError, match=r"begin again \(the engine took new weights\).* 5 that") as caught:
@@ -154,6 +153,45 @@ async def test_a_stream_that_contradicts_itself_fails_and_frees_its_slot(engine:
         assert not engine.has_work
     assert caught.value.retry_after_s == 1.0
     assert len(heard) == 5
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_stream_goes_on_with_new_weights_but_not_if_its_worker_dies_after_that(
+    job: Job, engine: TorchEngine, dies: bool
+) -> None:
+    supervisor, worker = supervisor_over(engine)
+    await supervisor.open_gate()
+    heard = Heard()
+    call = asyncio.create_task(supervisor.generate(generate("a", PROMPT, 12, stream=True), 60, heard))
+    while len(heard) < 5:
+        await turns()
+        worker.step()
+    before = heard.token_ids
+    assert engine.pause() == 1
+    load_negated(engine)
+    while len(heard) < 8:
+        worker.step()
+    if not dies:
+        async with turning(worker):
+            done = await call
+        assert (heard.token_ids, heard.logprobs, heard.token_ids[:20]) == (done.token_ids, done.logprobs, before)
+        assert (done.weight_version, done.version_spans) == (0, ((0, 0), (5, 1)))
+        return
+    worker.die()
+    await supervisor.lost()
+    other = TorchEngine.load(job)
+    load_negated(other)
+    async with turning(take_over(supervisor, other)):
+        await supervisor.open_gate()
+        with pytest.raises(UnavailableError, match="sampled other tokens than the 8 that were streamed"):
+            await call
+    assert supervisor.recalled == 1
+
+
+def load_negated(engine: TorchEngine) -> None:
+    """Loads other weights as version 1."""
+    weights = {name: -tensor for name, tensor in engine._model.state_dict().items() if "embed" in name}
+    engine.load_weights({name: tuple(tensor.shape) for name, tensor in weights.items()}, weights.items(), 1)
 
 
 async def test_a_callback_that_fails_ends_its_own_call_only(engine: TorchEngine) -> None:

@@ -127,7 +127,8 @@ def _describe(view: StatusView) -> str:
         f"model     {view.model or '-'}   weights {view.weight_version}   steps {view.step}",
         f"episodes  {pool.open_episodes} open, {pool.finished_episodes} wait for a batch, {pool.stale_episodes} stale",
         f"why       {view.why}",
-        f"calls     {view.requests_running} running, {view.requests_waiting} waiting",
+        f"calls     {view.requests_running} running, {view.requests_waiting} waiting, "
+        f"{view.requests_continued} went on with new weights, {view.requests_recalled} began again",
     ]
     if view.last_step:
         lines += describe_step(view.last_step)

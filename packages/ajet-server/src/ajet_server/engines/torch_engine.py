@@ -40,6 +40,7 @@ class TorchEngine:
     Attributes:
         computed_tokens: prompt and sampled tokens that went through the model since the start. What was reused, and
             what `score` computed, does not count.
+        sampled_tokens: tokens that calls sampled since the start.
     """
 
     def __init__(self, model: PreTrainedModel, folder: ModelFolder, config: EngineConfig, *, seed: int) -> None:
@@ -62,6 +63,7 @@ class TorchEngine:
         self._seed = seed
         self._selects_logits = "logits_to_keep" in inspect.signature(type(model).forward).parameters
         self.computed_tokens = 0
+        self.sampled_tokens = 0
         # What only shows in a forward pass is refused here too, not at the first request.
         self.score(np.zeros(3, np.int32), 2)
         self._scheduler.forget()
@@ -169,6 +171,7 @@ class TorchEngine:
         lane.scheduler.finish(step)
         self.computed_tokens += step.tokens
         draws = sample(logits_SV, calls) if calls else []
+        self.sampled_tokens += len(draws)
         return self._take(lane.scheduler, calls, draws)
 
     @torch.inference_mode()

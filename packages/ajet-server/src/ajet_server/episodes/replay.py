@@ -24,7 +24,8 @@ class Update:
 
     Attributes:
         due_at: when the condition held, Unix time.
-        at: when open episodes had finished, or `limits.drain_timeout_s` was over, and the batch was taken.
+        at: when open episodes had finished, or `limits.drain_timeout_s` was over, and the batch was taken; at once
+            where the job does not drain.
         episode_ids: its episodes, in the order of the policy.
         groups: how many groups they are of.
         facts: at `due_at`.
@@ -58,7 +59,7 @@ def replay(history: History, job: Job) -> Replayed:
 
     Args:
         history: of a ledger.
-        job: its `batch`, `limits.drain_timeout_s` and `limits.lease_s` are used.
+        job: its `batch`, `engine.during_update`, `limits.drain_timeout_s` and `limits.lease_s` are used.
     """
     run = _Replay(job)
     for occurrence in history.occurrences:
@@ -125,7 +126,8 @@ class _Replay:
             return False
         decision = self.waiting.decision(self._now)
         if decision.ready:
-            deadline = self._now + self._job.limits.drain_timeout_s
+            waits = self._job.engine.during_update == "drain"
+            deadline = self._now + (self._job.limits.drain_timeout_s if waits else 0.0)
             self._drain = _Drain(decision, self._now, deadline, set(self._clients))
         return decision.ready
 

@@ -94,6 +94,8 @@ class Answering:
         self._metrics.call_done(
             time.monotonic() - began, answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens
         )
+        later = [one for one in generated if one.version_spans]
+        self._metrics.continued(sum(len(one.token_ids) // 4 - one.version_spans[1][0] for one in later))
         self._metrics.malformed(sum(choice.malformed_tool_calls for choice in choices))
         return answer
 

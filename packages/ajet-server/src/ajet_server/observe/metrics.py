@@ -30,6 +30,11 @@ class Metrics:
         self._prompt = Counter("ajet_request_prompt_tokens", "Prompt tokens given to the engine", registry=registry)
         self._cached = Counter("ajet_request_cached_tokens", "Prompt tokens not computed again", registry=registry)
         self._completion = Counter("ajet_capture_tokens", "Tokens sampled and recorded", registry=registry)
+        self._continued = Counter(
+            "ajet_capture_tokens_continued",
+            "Tokens sampled in calls that had begun with older weights",
+            registry=registry,
+        )
         self._malformed = Counter(
             "ajet_request_malformed_tool_calls", "Tool calls that could not be read and stayed text", registry=registry
         )
@@ -47,6 +52,10 @@ class Metrics:
         self._cached.inc(cached)
         self._completion.inc(completion)
         self._seconds.observe(seconds)
+
+    def continued(self, tokens: int) -> None:
+        """Counts tokens of calls that had begun with older weights."""
+        self._continued.inc(tokens)
 
     def malformed(self, count: int) -> None:
         """Counts tool calls that could not be read."""
@@ -93,6 +102,8 @@ def _of_status(status: StatusView) -> list[tuple[str, str, float]]:
         ("request_waiting", "Calls that wait for the engine", status.requests_waiting),
         ("request_open_episodes", "Open episodes", status.pool.open_episodes),
         ("request_unions_in_doubt", "Unions whose decision nobody brought", len(status.pool.in_doubt)),
+        ("sync_calls_continued", "Calls that went on with new weights", status.requests_continued),
+        ("request_calls_recalled", "Calls that had to begin again", status.requests_recalled),
         ("capture_finished_episodes", "Finished episodes that wait for a batch", status.pool.finished_episodes),
         ("capture_stale_episodes", "Finished episodes set aside", status.pool.stale_episodes),
         ("update_steps", "Optimizer steps done", status.step),
@@ -135,4 +146,10 @@ def _of_step(report: StepReport) -> list[tuple[str, str, float]]:
         ("update_return_mean", "Mean return of a token", report.return_mean),
         ("update_learning_rate", "Learning rate of the last optimizer step", report.learning_rate),
         ("update_completion_tokens_mean", "Sampled tokens of a call", report.completion_tokens_mean),
+        ("update_staleness_mean", "Versions that a token was older than what was trained", report.staleness_mean),
+        ("update_staleness_max", "Versions that the oldest token was older", report.staleness_max),
+        ("update_stale_fraction", "Share of tokens of an older version", report.stale_fraction),
+        ("update_mixed_calls", "Calls of more than one version", report.mixed_calls),
+        ("update_overlap_tokens", "Tokens sampled while the update computed", report.overlap_tokens),
+        ("update_overlap_seconds", "Seconds of sampling while the update computed", report.overlap_seconds),
     ]

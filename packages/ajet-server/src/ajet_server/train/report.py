@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -13,6 +14,8 @@ from ajet_merge import Call
 from ajet_server.samples.merge import Batch
 from ajet_server.train.minibatch import MiniBatch
 from ajet_server.train.step import StepFigures
+from ajet_server.worker.protocol import EpisodeRow
+from ajet_server.worker.versions import counted
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +69,28 @@ def reward_figures(batch: Batch) -> dict[str, Any]:
         "reward_min": float(batch.rewards.min()),
         "reward_max": float(batch.rewards.max()),
         "advantage_abs_mean": float(np.abs(batch.advantages).mean()),
+    }
+
+
+def staleness_figures(episodes: Sequence[EpisodeRow], trained_version: int) -> dict[str, Any]:
+    """How old the sampled tokens are, in versions of the weights before those that are trained.
+
+    Args:
+        episodes: the batch.
+        trained_version: the version that the update starts from.
+    """
+    calls = [call for episode in episodes for call in episode.calls]
+    tokens: Counter[int] = Counter()
+    for call in calls:
+        for version, count in counted(call.weight_version, call.version_spans, len(call.completion_ids) // 4):
+            tokens[max(trained_version - version, 0)] += count
+    oldest, total = max(tokens, default=0), max(tokens.total(), 1)
+    return {
+        "staleness_mean": sum(age * count for age, count in tokens.items()) / total,
+        "staleness_max": oldest,
+        "staleness_tokens": [tokens[age] for age in range(oldest + 1)],
+        "stale_fraction": sum(count for age, count in tokens.items() if age) / total,
+        "mixed_calls": sum(1 for call in calls if call.version_spans),
     }
 
 

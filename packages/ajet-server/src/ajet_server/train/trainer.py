@@ -35,7 +35,14 @@ from ajet_server.train.loading import checkpoint_activations, choose_level, load
 from ajet_server.train.lora import add_adapter, merged_weights, weight_shapes
 from ajet_server.train.losses.stats import no_stats
 from ajet_server.train.minibatch import mini_batches
-from ajet_server.train.report import finite, length_figures, merge_figures, reward_figures, warn_if_nothing_is_learned
+from ajet_server.train.report import (
+    finite,
+    length_figures,
+    merge_figures,
+    reward_figures,
+    staleness_figures,
+    warn_if_nothing_is_learned,
+)
 from ajet_server.train.schedule import set_rate
 from ajet_server.train.scoring import Models, Scored, scored
 from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, figures, make_optimizer
@@ -175,6 +182,7 @@ class Trainer:
             **merge_figures(minis),
             **length_figures(batch.calls),
             **reward_figures(ready.batch),
+            **staleness_figures(episodes, step - 1),
             **asdict(ready.critic),
             **finite(done),
         )

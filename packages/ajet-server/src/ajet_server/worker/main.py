@@ -53,6 +53,7 @@ class Worker:
         self._set_back: ToWorker | None = None
         """Came while an update computed, and has to wait for its end."""
         self._turn_began = 0.0
+        self._overlap_s = 0.0
 
     def run(self) -> int:
         """Serves until `Shutdown` and returns the exit code. A failure is reported before it ends the process."""
@@ -187,11 +188,14 @@ class Worker:
         from ajet_server.train.checkpoint import prune
 
         trainer = self._loaded_trainer()
-        self._turn_began = time.monotonic()
+        self._turn_began, self._overlap_s = time.monotonic(), 0.0
+        sampled_before = self._sampled_tokens
         report = trainer.update(message.batch_id, message.step, message.episodes, self._take_turns)
         if trainer.skip_reason is not None:
             report = self._after_skip(trainer, report, trainer.skip_reason)
         self._take_turns("checkpoint", 0, 1)
+        overlap = {"overlap_tokens": self._sampled_tokens - sampled_before, "overlap_seconds": self._overlap_s}
+        report = report.model_copy(update=overlap)
         folder = trainer.save(self._checkpoints, report)
         prune(self._checkpoints, self._keep, message.keep)
         self._take_turns("checkpoint", 1, 1)
@@ -205,12 +209,17 @@ class Worker:
         which are the old ones until the next sync.
         """
         self._progress(stage, done, total)
-        now = time.monotonic()
-        until = now + (now - self._turn_began)
+        began = now = time.monotonic()
+        until = began + (began - self._turn_began)
         while self._serve_calls() and now < until:
             self._step()
             now = time.monotonic()
         self._turn_began = now
+        self._overlap_s += now - began
+
+    @property
+    def _sampled_tokens(self) -> int:
+        return 0 if self._engine is None else self._engine.sampled_tokens
 
     def _serve_calls(self) -> bool:
         """Takes what came for calls, up to a message that must wait for the update's end.

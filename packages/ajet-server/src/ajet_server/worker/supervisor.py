@@ -29,6 +29,10 @@ class Supervisor:
         silence_s: a worker with work that says nothing for this long is killed as hung.
         on_progress: called with every `Progress` of load, update and sync.
         command: starts a worker process.
+
+    Attributes:
+        continued: calls that were paused for new weights and went on with them.
+        recalled: calls that a worker held and that had to begin again.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class Supervisor:
         self._reply: asyncio.Future[FromWorker] | None = None
         self._watched = False
         """True while the worker owes a reply that has no deadline of its own but its signs of life."""
+        self.continued = 0
+        self.recalled = 0
         self._idle = asyncio.Event()
         """Set while the worker runs no call that an update waits for."""
         self._idle.set()
@@ -100,6 +106,7 @@ class Supervisor:
         answer = await self._ask(protocol.Sync(weight_version, keep_calls))
         if not isinstance(answer, protocol.Synced):
             raise EngineFailedError(f"the worker answered a sync with {type(answer).__name__}")
+        self.continued += answer.calls_continued
         return answer
 
     async def generate(
@@ -237,7 +244,7 @@ class Supervisor:
             return
         for pending in list(self._pending.values()):
             if pending.sent and pending.message.weights is None:
-                pending.begin_again("the engine took new weights")
+                self._begin_again(pending, "the engine took new weights")
                 await self._process.send(protocol.Cancel(pending.message.request_id))
         self._note_idle()
 
@@ -274,8 +281,13 @@ class Supervisor:
     def _forget_sent(self, cause: str) -> None:
         self._gate_open = False
         for pending in self._pending.values():
-            pending.begin_again(cause)
+            if pending.sent:
+                self._begin_again(pending, cause)
         self._note_idle()
+
+    def _begin_again(self, pending: PendingCall, cause: str) -> None:
+        pending.begin_again(cause)
+        self.recalled += 1
 
     def _note_idle(self) -> None:
         if any(pending.sent and not pending.message.evaluation for pending in self._pending.values()):
