@@ -11,6 +11,7 @@ functions in a thread beside it.
 """
 
 import hmac
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -35,15 +36,15 @@ ServerDep = Annotated[Server, Depends(server_of)]
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-def bearer(request: Request) -> str | None:
+def bearer(headers: Mapping[str, str]) -> str | None:
     """The key in `Authorization: Bearer …`, None if there is none."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" and key.strip() else None
 
 
-def agent_key(request: Request) -> str | None:
+def agent_key(headers: Mapping[str, str]) -> str | None:
     """The key of an agent: the bearer's, else that of `x-api-key`, by which Anthropic's SDKs send it."""
-    return bearer(request) or request.headers.get("x-api-key", "").strip() or None
+    return bearer(headers) or headers.get("x-api-key", "").strip() or None
 
 
 async def require_client(request: Request, server: ServerDep) -> None:
@@ -57,7 +58,7 @@ async def require_admin(request: Request, server: ServerDep) -> None:
 
 
 def _require(request: Request, server: Server, *tokens: str) -> None:
-    if server.settings.is_loopback or _is_one_of(bearer(request), *tokens):
+    if server.settings.is_loopback or _is_one_of(bearer(request.headers), *tokens):
         return
     needed = "client-token" if len(tokens) > 1 else "admin-token"
     raise KeyRefusedError(
@@ -68,7 +69,7 @@ def _require(request: Request, server: Server, *tokens: str) -> None:
 
 async def require_control(episode_id: str, request: Request, server: ServerDep) -> None:
     """Lets the episode's control key and the admin token through."""
-    key = bearer(request)
+    key = bearer(request.headers)
     if key is None:
         raise KeyRefusedError(
             f"send 'Authorization: Bearer <control_key>' with the control key of episode {episode_id}"
@@ -79,15 +80,15 @@ async def require_control(episode_id: str, request: Request, server: ServerDep) 
 
 async def require_view(episode_id: str, request: Request, server: ServerDep) -> None:
     """Lets whoever may use `/api` look at an episode, and the holder of its control key on any bind."""
-    if bearer(request) is None:
+    if bearer(request.headers) is None:
         await require_client(request, server)
     else:
         await require_control(episode_id, request, server)
 
 
-async def require_episode(request: Request, server: ServerDep) -> OpenState:
+def episode_of(headers: Mapping[str, str], server: Server) -> OpenState:
     """Returns the open episode of the agent's key."""
-    key = agent_key(request)
+    key = agent_key(headers)
     if key is None:
         raise KeyRefusedError(
             "send 'Authorization: Bearer <api_key>' or 'x-api-key: <api_key>' with the api_key of an open episode"
@@ -98,17 +99,22 @@ async def require_episode(request: Request, server: ServerDep) -> OpenState:
 async def require_any_episode(request: Request, server: ServerDep) -> None:
     """Lets any key of this server's episodes through, open or closed: for what tells nothing secret."""
     try:
-        await require_episode(request, server)
+        episode_of(request.headers, server)
     except EpisodeClosedError:
         return
 
 
 async def refuse_web_pages(request: Request, server: ServerDep) -> None:
+    """See `refuse_web_page`."""
+    refuse_web_page(request.headers, server)
+
+
+def refuse_web_page(headers: Mapping[str, str], server: Server) -> None:
     """Refuses what a web page makes a browser send to a server that listens on loopback and asks for no token.
 
     A page of another origin is known by its `Origin`; one whose name resolves to 127.0.0.1 (DNS rebinding) by `Host`.
     """
-    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    origin, host = headers.get("origin"), headers.get("host", "")
     if origin is not None and origin.split("://", 1)[-1] != host:
         raise ForbiddenError(f"requests from the web origin {origin!r} are refused")
     settings = server.settings

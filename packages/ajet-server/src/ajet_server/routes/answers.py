@@ -17,7 +17,7 @@ from ajet_server.gateway.request import Answer, ChatRequest, Item
 from ajet_server.gateway.runs import Run
 from ajet_server.gateway.service import Gateway
 from ajet_server.gateway.session import Origin
-from ajet_server.routes.access import refuse_web_pages, require_episode, server_of
+from ajet_server.routes.access import episode_of, refuse_web_page, server_of
 from ajet_server.routes.disconnect import CLIENT_GONE, disconnected, unless_disconnected
 from ajet_server.routes.limits import read_body
 
@@ -77,17 +77,16 @@ async def read(request: Request, dialect: str) -> Asked:
         HTTPException, ClientDisconnect: it is too long, or not whole.
     """
     server = await server_of(request)
-    await refuse_web_pages(request, server)
-    state = await require_episode(request, server)
+    headers = dict(reversed(request.headers.items()))  # of those that come twice, the first counts
+    refuse_web_page(headers, server)
+    state = episode_of(headers, server)
     body = await read_body(request, server.settings.max_request_bytes)
     try:
         raw: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
-    digest = hashlib.sha256(dialect.encode())
-    digest.update(b"\0")
-    digest.update(body)
-    origin = Origin(dialect, digest.digest(), retry=request.headers.get(_RETRY_COUNT, "0") != "0")
+    digest = hashlib.sha256(b"%b\0%b" % (dialect.encode(), body)).digest()
+    origin = Origin(dialect, digest, retry=headers.get(_RETRY_COUNT, "0") != "0")
     return Asked(request, server.runtime.gateway, state, raw, origin)
 
 
