@@ -15,6 +15,7 @@ from .messages import (
     canonical_tools,
     check_ends,
     check_messages,
+    is_spoken,
     plain_message,
 )
 
@@ -160,15 +161,14 @@ class MessageIndex:
         for index, message in enumerate(messages):
             child = _seen_child(turn, message)
             if child is None:
-                name = f"messages[{index}]"
-                child = turn.children.get(canonical_message(message, name))
+                child = _seen_in_other_form(turn, message, f"messages[{index}]")
                 if child is None:
                     seen = index
                     break
-                _remember(turn, child, plain_message(message, name))
             turn = child
-        for index in range(seen + 1, len(messages)):  # makes no difference, unless one is malformed
-            canonical_message(messages[index], f"messages[{index}]")
+        for index in range(seen, len(messages)):  # makes no difference, unless one is malformed
+            if not is_spoken(messages[index]):
+                canonical_message(messages[index], f"messages[{index}]")
         return Found(_answered(turn), turn if turn.asked and seen == len(messages) else None)
 
 
@@ -222,6 +222,14 @@ def _seen_child(turn: Turn, message: Message) -> Turn | None:
     return child if not child.numbers or _same_types(child.numbers, message) else None
 
 
+def _seen_in_other_form(turn: Turn, message: Message, name: str) -> Turn | None:
+    """The child of `turn` for a message that is not the latest, which it becomes; None if there is none."""
+    child = turn.children.get(canonical_message(message, name)) if turn.children else None
+    if child is not None:
+        _remember(turn, child, plain_message(message, name))
+    return child
+
+
 def _recorded(turn: Turn, message: Message, name: str) -> Turn:
     """The child of `turn` for a message, made if there is none, and remembered as the latest."""
     child = _seen_child(turn, message)
@@ -234,7 +242,7 @@ def _recorded(turn: Turn, message: Message, name: str) -> Turn:
 
 
 def _remember(turn: Turn, child: Turn, raw: dict[str, Any]) -> None:
-    child.raw, child.numbers = raw, _numbers(raw) or {}
+    child.raw, child.numbers = raw, {} if is_spoken(raw) else _numbers(raw) or {}
     turn.latest = child
 
 

@@ -104,10 +104,22 @@ def check_ends(context: Context, prompt_size: int, name: str) -> None:
 
 def plain_message(message: Message, name: str = "message") -> dict[str, Any]:
     """A copy in plain dicts and lists. Refuses with a `MergeError` what JSON cannot hold; `name` says which message."""
+    if is_spoken(message):
+        return dict(message)
     check_message(message, name)
     if type(message) is dict and all(type(key) is str is type(value) for key, value in message.items()):
-        return message.copy()  # the commonest form: names and texts
+        return message.copy()
     return _plain(message, name)
+
+
+def is_spoken(message: object) -> bool:
+    """Whether a message is of the commonest form, a role and a text: nothing about it can be wrong."""
+    return (
+        type(message) is dict
+        and len(message) == 2
+        and type(message.get("role")) is str is type(message.get("content"))
+        and message["role"] != ""
+    )
 
 
 def canonical_message(message: Message, name: str = "message") -> str:
@@ -130,6 +142,8 @@ def canonical_fields(message: Message, name: str = "message") -> dict[str, Any]:
     function, further keys of the call]. See `canonical_message` for arguments and errors.
     """
     plain = plain_message(message, name)
+    if is_spoken(plain) and plain["content"] and "</think>" not in plain["content"]:
+        return plain
     fields = {key: _field(key, value, f"{name}.{key}") for key, value in plain.items() if key not in _NOT_COMPARED}
     if plain["role"] == "assistant" and isinstance(fields.get("content"), str):
         fields["content"] = _thought_and_text(fields["content"])[1]
@@ -148,6 +162,8 @@ def canonical_tools(tools: object, name: str = "") -> str:
 
 def reasoning(message: Message) -> dict[str, Any]:
     """What a message holds of reasoning, by key; reasoning parts of its content, or in its text, under "content"."""
+    if is_spoken(message) and "</think>" not in message["content"]:
+        return {}
     content, found = message.get("content"), {key: message.get(key) for key in REASONING_KEYS}
     if isinstance(content, list | tuple):
         found["content"] = [part for part in content if _is_reasoning(part)]

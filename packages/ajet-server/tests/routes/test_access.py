@@ -25,4 +25,4 @@ def request(**headers: str) -> Request:
     ],
 )
 def test_an_agents_key(headers: dict[str, str], key: str | None) -> None:
-    assert agent_key(request(**headers)) == key
+    assert agent_key(request(**headers).headers) == key

@@ -31,9 +31,12 @@ class Loopback:
         self.said.append(message)
         self._supervisor._on_message(message)
 
-    async def send(self, message: protocol.ToWorker) -> None:
+    def post(self, message: protocol.ToWorker) -> None:
         if not self.lost.done():
             self._worker._inbox.put(protocol.read_to_worker(protocol.frame(message)[protocol.HEADER.size :]))
+
+    async def send(self, message: protocol.ToWorker) -> None:
+        self.post(message)
 
     def step(self) -> None:
         """One turn of the worker's loop."""

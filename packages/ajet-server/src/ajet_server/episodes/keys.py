@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +39,7 @@ class KeyMaker:
         return _PREFIX[purpose] + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
+@lru_cache
 def digest_key(key: str) -> str:
     """Returns what the ledger keeps of a key: its SHA-256, hexadecimal."""
     return hashlib.sha256(key.encode()).hexdigest()

@@ -97,7 +97,7 @@ class Continuity:
             prepared.place,
             len(asked.messages),
             response,
-            joined(prepared.forced_ids, ids),
+            joined(prepared.forced_ids, ids) if prepared.forced_ids.size else ids,
             int(ids[-1]) if ids.size and int(ids[-1]) in self._bridge.end_ids else None,
         )
         with self._lock:

@@ -9,8 +9,10 @@ from ajet_server.gateway.render import ChatRenderer
 from ajet_server.gateway.request import IntIds
 
 
-class Piece(msgspec.Struct, frozen=True, eq=False):
+class Piece(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Some text of a prompt, the ids that stand for it, and the piece before it.
+
+    Many are kept as long as their episode, and none refers to itself, so the garbage collector need not look at them.
 
     Attributes:
         before: None where the prompt begins.
@@ -114,4 +116,6 @@ def _digest(text: str) -> bytes:
 
 def joined(*ids: IntIds) -> IntIds:
     """Puts ids together: i32[sum]."""
+    if len(ids) == 1:
+        return ids[0]
     return np.concatenate(ids) if ids else np.empty(0, np.int32)

@@ -12,7 +12,7 @@ from ajet_server.gateway.shapes import Shape
 How = Literal["fresh", "extended", "forked"]
 
 
-class Place(msgspec.Struct, frozen=True, eq=False):
+class Place(msgspec.Struct, frozen=True, eq=False, gc=False):
     """Where a prompt stands among the calls of its attempt; for `Continuity` only.
 
     Attributes:
@@ -105,7 +105,7 @@ class PastCall(msgspec.Struct, frozen=True):
     response: Message
 
 
-class Recorded(msgspec.Struct, frozen=True, eq=False):
+class Recorded(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A call: its prompt, and what it said, in which ids (forced ones included) and with which end of turn."""
 
     call_id: str

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -31,7 +32,8 @@ def call_records(
     """The records of an answer's choices."""
     talk = request.prompt if isinstance(request.prompt, Conversation) else None
     messages = _texts(talk.messages[prompt.known_messages :] if talk else [])
-    tools, labels = _anything(talk.tools if talk else ()), _anything(request.labels)
+    tools = _anything(talk.tools) if talk and talk.tools else "[]"
+    labels = _anything(request.labels) if request.labels else "{}"
     return [
         CallRecord(
             id=choice.call_id,
@@ -43,7 +45,7 @@ def call_records(
             prompt_tokens=prompt.ids.size,
             completion_ids=one.token_ids,
             logprobs=one.logprobs,
-            sampling=_sampling(sampling_of(request, max_tokens, choice.index), one),
+            sampling=_sampling(sampling_of(request, max_tokens, choice.index), one.stop),
             temperature=request.temperature,
             weight_version=one.weight_version,
             finish_reason=one.finish_reason,
@@ -63,8 +65,9 @@ def call_records(
     ]
 
 
-def _sampling(sampling: protocol.Sampling, generated: protocol.Generated) -> str:
-    fields = {"logprobs_mode": LOGPROBS_MODE, "stopped_by": generated.stop}
+@lru_cache
+def _sampling(sampling: protocol.Sampling, stopped_by: str | None) -> str:
+    fields = {"logprobs_mode": LOGPROBS_MODE, "stopped_by": stopped_by}
     return msgspec.json.encode(msgspec.to_builtins(sampling) | fields).decode()
 
 

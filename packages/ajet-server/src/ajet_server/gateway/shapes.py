@@ -8,6 +8,7 @@ holds nothing else. Messages of one shape are treated alike, so what is proven f
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from sys import intern
 from typing import Any, TypeAlias
 
@@ -40,7 +41,12 @@ class Shaper:
 
     def shapes(self, messages: Sequence[Message]) -> tuple[Shape, ...]:
         """Returns the shape of each message."""
-        return tuple([intern(_write(self._shape(message))) for message in messages])
+        return tuple([self._shape_of(message) for message in messages])
+
+    def _shape_of(self, message: Message) -> Shape:
+        if len(message) == 2:  # role and content: the commonest form
+            return _spoken(message["role"], self._bare(message["content"]))
+        return intern(_write(self._shape(message)))
 
     def _shape(self, message: Message) -> Message:
         kept: Message = {"role": message["role"], "content": self._bare(message["content"])}
@@ -95,6 +101,11 @@ def _constants(expressions: Sequence[nodes.Expr]) -> Iterator[str]:
         for constant in [*own, *expression.find_all(nodes.Const)]:
             if isinstance(constant.value, str):
                 yield constant.value
+
+
+@lru_cache
+def _spoken(role: str, bare: str) -> Shape:
+    return intern(_write({"role": role, "content": bare}))
 
 
 def _blank(text: str) -> str:

@@ -49,7 +49,8 @@ class Metrics:
         """Counts one answered call."""
         self._calls.inc()
         self._prompt.inc(prompt)
-        self._cached.inc(cached)
+        if cached:
+            self._cached.inc(cached)
         self._completion.inc(completion)
         self._seconds.observe(seconds)
 

@@ -13,6 +13,7 @@ functions in a thread beside it.
 """
 
 import hmac
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -37,15 +38,15 @@ ServerDep = Annotated[Server, Depends(server_of)]
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
-def bearer(request: Request) -> str | None:
+def bearer(headers: Mapping[str, str]) -> str | None:
     """The key in `Authorization: Bearer …`, None if there is none."""
-    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" and key.strip() else None
 
 
-def agent_key(request: Request) -> str | None:
+def agent_key(headers: Mapping[str, str]) -> str | None:
     """The key of an agent: the bearer's, else that of `x-api-key`, by which Anthropic's SDKs send it."""
-    return bearer(request) or request.headers.get("x-api-key", "").strip() or None
+    return bearer(headers) or headers.get("x-api-key", "").strip() or None
 
 
 async def require_client(request: Request, server: ServerDep) -> None:
@@ -59,7 +60,7 @@ async def require_admin(request: Request, server: ServerDep) -> None:
 
 
 def _require(request: Request, server: Server, *tokens: str) -> None:
-    if not server.settings.asks_for_token or _is_one_of(bearer(request), *tokens):
+    if not server.settings.asks_for_token or _is_one_of(bearer(request.headers), *tokens):
         return
     needed = "client-token" if len(tokens) > 1 else "admin-token"
     raise KeyRefusedError(
@@ -70,12 +71,12 @@ def _require(request: Request, server: Server, *tokens: str) -> None:
 
 def is_admin(request: Request, server: Server) -> bool:
     """Whether the bearer is the admin token."""
-    return _is_one_of(bearer(request), server.admin_token)
+    return _is_one_of(bearer(request.headers), server.admin_token)
 
 
 async def require_control(episode_id: str, request: Request, server: ServerDep) -> None:
     """Lets the episode's control key and the admin token through."""
-    key = bearer(request)
+    key = bearer(request.headers)
     if key is None:
         raise KeyRefusedError(
             f"send 'Authorization: Bearer <control_key>' with the control key of episode {episode_id}"
@@ -86,16 +87,16 @@ async def require_control(episode_id: str, request: Request, server: ServerDep) 
 
 async def require_view(episode_id: str, request: Request, server: ServerDep) -> None:
     """Lets those look at an episode whom `require_client` lets through, and the holder of its control key."""
-    key = bearer(request)
+    key = bearer(request.headers)
     if key is None or _is_one_of(key, server.client_token):
         await require_client(request, server)
     else:
         await require_control(episode_id, request, server)
 
 
-async def require_episode(request: Request, server: ServerDep) -> OpenState:
+def episode_of(headers: Mapping[str, str], server: Server) -> OpenState:
     """Returns the open episode of the agent's key."""
-    key = agent_key(request)
+    key = agent_key(headers)
     if key is None:
         raise KeyRefusedError(
             "send 'Authorization: Bearer <api_key>' or 'x-api-key: <api_key>' with the api_key of an open episode"
@@ -106,17 +107,22 @@ async def require_episode(request: Request, server: ServerDep) -> OpenState:
 async def require_any_episode(request: Request, server: ServerDep) -> None:
     """Lets any key of this server's episodes through, open or closed: for what tells nothing secret."""
     try:
-        await require_episode(request, server)
+        episode_of(request.headers, server)
     except EpisodeClosedError:
         return
 
 
 async def refuse_web_pages(request: Request, server: ServerDep) -> None:
+    """See `refuse_web_page`."""
+    refuse_web_page(request.headers, server)
+
+
+def refuse_web_page(headers: Mapping[str, str], server: Server) -> None:
     """Refuses what a web page makes a browser send to a server that listens on loopback and asks for no token.
 
     A page of another origin is known by its `Origin`; one whose name resolves to 127.0.0.1 (DNS rebinding) by `Host`.
     """
-    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    origin, host = headers.get("origin"), headers.get("host", "")
     if origin is not None and origin.split("://", 1)[-1] != host:
         raise ForbiddenError(f"requests from the web origin {origin!r} are refused")
     settings = server.settings

@@ -1,14 +1,14 @@
 """One request of an agent: who asks, in which dialect, and the response, whole or as it grows."""
 
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgspec
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
-from starlette.background import BackgroundTask
+from starlette.types import Receive, Scope, Send
 
 from ajet_core.errors import AjetError, RequestError
 from ajet_server.episodes.book import OpenState
@@ -17,7 +17,7 @@ from ajet_server.gateway.request import Answer, ChatRequest, Item
 from ajet_server.gateway.runs import Run
 from ajet_server.gateway.service import Gateway
 from ajet_server.gateway.session import Origin
-from ajet_server.routes.access import refuse_web_pages, require_episode, server_of
+from ajet_server.routes.access import episode_of, refuse_web_page, server_of
 from ajet_server.routes.disconnect import CLIENT_GONE, disconnected, unless_disconnected
 from ajet_server.routes.limits import read_body
 
@@ -77,17 +77,16 @@ async def read(request: Request, dialect: str) -> Asked:
         HTTPException, ClientDisconnect: it is too long, or not whole.
     """
     server = await server_of(request)
-    await refuse_web_pages(request, server)
-    state = await require_episode(request, server)
+    headers = dict(reversed(request.headers.items()))  # of those that come twice, the first counts
+    refuse_web_page(headers, server)
+    state = episode_of(headers, server)
     body = await read_body(request, server.settings.max_request_bytes)
     try:
         raw: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
-    digest = hashlib.sha256(dialect.encode())
-    digest.update(b"\0")
-    digest.update(body)
-    origin = Origin(dialect, digest.digest(), retry=request.headers.get(_RETRY_COUNT, "0") != "0")
+    digest = hashlib.sha256(b"%b\0%b" % (dialect.encode(), body)).digest()
+    origin = Origin(dialect, digest, retry=headers.get(_RETRY_COUNT, "0") != "0")
     return Asked(request, server.runtime.gateway, state, raw, origin)
 
 
@@ -101,20 +100,31 @@ async def respond(asked: Asked, dialect: Dialect, parsed: Parsed) -> Response:
         raise in_words_of(dialect.NAMES, error) from error
 
 
-def as_json(body: object, background: BackgroundTask | None = None) -> Response:
+def as_json(body: object) -> Response:
     """A response of JSON."""
-    return Response(msgspec.json.encode(body), media_type="application/json", background=background)
+    return Response(msgspec.json.encode(body), media_type="application/json")
+
+
+class _Told(Response):
+    """A response that tells when it was sent to the end."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: bytes, sent: Callable[[], None]) -> None:
+        super().__init__(content)
+        self._sent = sent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+        self._sent()
 
 
 async def _whole(asked: Asked, dialect: Dialect, parsed: Parsed, run: Run) -> Response:
     answer = await run.answer(disconnected(asked.request))
     if answer is None:
         return Response(status_code=CLIENT_GONE)
-
-    async def sent() -> None:
-        asked.gateway.delivered(asked.state, answer)
-
-    return as_json(dialect.answer(parsed, answer), BackgroundTask(sent))
+    body = msgspec.json.encode(dialect.answer(parsed, answer))
+    return _Told(body, lambda: asked.gateway.delivered(asked.state, answer))
 
 
 async def _stream(asked: Asked, dialect: Dialect, parsed: Parsed, run: Run) -> Response:

@@ -80,11 +80,17 @@ class WorkerProcess:
         """Process id."""
         return self._process.pid
 
+    def post(self, message: ToWorker) -> None:
+        """Sends a message in a while. A worker that is gone is not an error here: `lost` tells.
+
+        What a slow worker has not taken yet waits in memory; for calls, this is what their callers hold anyway.
+        """
+        if not self.lost.done():
+            self._joined.write(protocol.frame(message))
+
     async def send(self, message: ToWorker) -> None:
-        """Sends a message. A worker that is gone is not an error here: `lost` tells."""
-        if self.lost.done():
-            return
-        self._joined.write(protocol.frame(message))
+        """Sends a message, and waits for a worker that is slow to take what it is sent."""
+        self.post(message)
         try:
             await self._writer.drain()
         except ConnectionError:

@@ -128,7 +128,7 @@ class Supervisor:
         deadline = asyncio.get_running_loop().call_later(timeout_s, pending.time_out, timeout_s)
         try:
             if self._gate_open:
-                await self._send(pending)
+                self._send(pending)
             return await pending.answer
         finally:
             deadline.cancel()
@@ -140,7 +140,8 @@ class Supervisor:
     async def open_gate(self) -> None:
         """Lets calls through, those first that wait already."""
         self._gate_open = True
-        await self._flush()
+        for pending in self._pending.values():
+            self._send(pending)
 
     async def close_gate(self, patience_s: float) -> None:
         """Holds new calls back and returns when the worker runs none that new weights would change.
@@ -219,16 +220,7 @@ class Supervisor:
             return reply.result()
         raise process.lost.result()
 
-    async def _flush(self) -> None:
-        process = self._process
-        for call_id, pending in list(self._pending.items()):
-            # Each sending may wait, and meanwhile a caller may leave or the gate may close.
-            if not self._gate_open or self._process is not process:
-                return
-            if call_id in self._pending:
-                await self._send(pending)
-
-    async def _send(self, pending: PendingCall) -> None:
+    def _send(self, pending: PendingCall) -> None:
         process = self._process
         if process is None or process.lost.done() or pending.sent or pending.answer.done():
             return
@@ -237,7 +229,7 @@ class Supervisor:
         pending.sent = True
         if not pending.message.evaluation:
             self._idle.clear()
-        await process.send(pending.message)
+        process.post(pending.message)
 
     async def _recall(self) -> None:
         if self._process is None:

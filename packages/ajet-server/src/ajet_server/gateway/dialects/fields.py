@@ -90,6 +90,8 @@ def drop_off(present: Mapping[str, Any], off: Mapping[str, tuple[Any, ...]]) -> 
     Raises:
         RequestError: one asks for something; names it.
     """
+    if present.keys().isdisjoint(off):
+        return dict(present)
     for name, values in off.items():
         value = present.get(name)
         if value is not None and not any(type(value) is type(item) and value == item for item in values):

@@ -28,7 +28,6 @@ class AnswerParser:
         new_id: gives calls their ids.
 
     Attributes:
-        tags: all markup that is looked for; a special token that is none of it is no text.
         text: what was found and not taken yet; so are `thought` and `calls`.
         malformed: attempts at a call that could not be read.
         surplus: calls that were left out, being more than one.
@@ -45,7 +44,6 @@ class AnswerParser:
         parallel: bool,
         new_id: Callable[[], str],
     ) -> None:
-        self.tags = frozenset((*syntax.tags, reasoning.open, reasoning.close))
         self._syntax = syntax
         self._reasoning = reasoning
         self._thinking = thinking
@@ -67,6 +65,11 @@ class AnswerParser:
         self.malformed = 0
         self.surplus = 0
         self.thinking_end: int | None = 0
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """All markup that is looked for; a special token that is none of it is no text."""
+        return frozenset((*self._syntax.tags, self._reasoning.open, self._reasoning.close))
 
     @property
     def done(self) -> int:

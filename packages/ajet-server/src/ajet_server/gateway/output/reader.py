@@ -1,9 +1,9 @@
 """Reads one completion: sampled ids in, text, thinking and tool calls out."""
 
-from bisect import bisect_left
-from collections import deque
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from typing import Literal
+from itertools import accumulate, takewhile
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -70,15 +70,14 @@ class OutputReader:
         self._parser.feed(opening)
         self._length = len(opening)
         self._begins: list[int] = []
-        self._unsettled: deque[int] = deque()
+        self._ends: list[int] = []
+        self._settled = 0
         self._pieces: list[Piece] = []
 
     def push(self, ids: Sequence[int]) -> Piece:
         """Takes the ids sampled next; returns what they made certain."""
         self._parser.feed("".join(self._texts_of(ids)))
-        done = self._parser.done
-        while self._unsettled and self._unsettled[0] <= done:
-            self._unsettled.popleft()
+        self._settled = bisect_right(self._ends, self._parser.done, self._settled)
         return self._piece()
 
     def finish(self, reason: Literal["stop", "length"], stop: str | None) -> tuple[Piece, Summary]:
@@ -92,22 +91,23 @@ class OutputReader:
             self._parser.feed(self._stop.push(self._decoder.finish()))
         self._parser.feed(self._stop.finish())
         self._parser.finish()
-        self._unsettled.clear()
+        self._settled = len(self._ends)
         last = self._piece()
         return last, self._summary(reason)
 
     def _texts_of(self, ids: Sequence[int]) -> list[str]:
         """Returns what these ids make certain. Those that are whole characters and nothing else are read at once."""
-        texts = [self._read(token_id) for token_id in ids[: self._decoder.begins]]
+        read = [self._read(token_id) for token_id in ids[: self._decoder.begins]]
         if not (self._has_stops or self._decoder.pending):
-            for text in map(self._texts.whole.get, ids[len(texts) :]):
-                if text is None:
-                    break
-                self._begins.append(self._length)
-                self._length += len(text)
-                self._unsettled.append(self._length)
-                texts.append(text)
-        texts += [self._read(token_id) for token_id in ids[len(texts) :]]
+            read += self._plain_texts(ids[len(read) :])
+        return read + [self._read(token_id) for token_id in ids[len(read) :]]
+
+    def _plain_texts(self, ids: Sequence[int]) -> list[str]:
+        texts = list(takewhile(_is_known, map(self._texts.whole.get, ids)))
+        ends = list(accumulate(map(len, texts), initial=self._length))
+        self._begins += ends[:-1]
+        self._ends += ends[1:]
+        self._length = ends[-1]
         return texts
 
     def _read(self, token_id: int) -> str:
@@ -119,7 +119,7 @@ class OutputReader:
             whole = self._decoder.push(token_id)
             self._length += len(whole)
             text = self._stop.push(whole)
-        self._unsettled.append(self._length + self._decoder.pending)
+        self._ends.append(self._length + self._decoder.pending)
         return text
 
     def _is_silent(self, token_id: int) -> bool:
@@ -128,8 +128,7 @@ class OutputReader:
 
     def _piece(self) -> Piece:
         found = self._parser
-        settled = len(self._begins) - len(self._unsettled)
-        piece = Piece("".join(found.text), "".join(found.thought), tuple(found.calls), settled)
+        piece = Piece("".join(found.text), "".join(found.thought), tuple(found.calls), self._settled)
         found.text, found.thought, found.calls = [], [], []
         self._pieces.append(piece)
         return piece
@@ -146,3 +145,7 @@ class OutputReader:
             finish_reason="length" if reason == "length" else "tool_calls" if calls else "stop",
             reasoning_tokens=len(self._begins) if end is None else bisect_left(self._begins, end),
         )
+
+
+def _is_known(text: str | None) -> TypeGuard[str]:
+    return text is not None

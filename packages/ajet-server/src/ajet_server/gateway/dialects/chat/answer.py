@@ -52,10 +52,11 @@ def weight_versions(choice: Choice) -> dict[str, Any]:
 
 def usage(answer: Answer) -> dict[str, Any]:
     """Counts tokens: those of the prompt once, those of the completions together."""
+    completion_tokens = answer.completion_tokens
     return {
         "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": answer.prompt_tokens + completion_tokens,
         "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
     }

@@ -20,6 +20,7 @@ _FIELDS: dict[str, frozenset[str]] = {
     "tool": _SPOKEN | {"tool_call_id"},
 }
 ROLES = tuple(_FIELDS)
+_PLAIN_ROLES = ("user", "assistant", "system")
 _LEFT_EMPTY = frozenset({"refusal", "function_call", "audio", "annotations", "reasoning_details", "tool_calls"})
 """Come back empty (`refusal: null`, `annotations: []`) with every answer that is sent again."""
 
@@ -37,7 +38,17 @@ def normal_messages(raw: object) -> list[Message]:
     """
     if not isinstance(raw, list) or not raw:
         raise _wrong("messages", raw, "a list of at least one message is needed")
-    return [_message(item, f"messages.{index}") for index, item in enumerate(raw)]
+    return [_plain(item) or _message(item, f"messages.{index}") for index, item in enumerate(raw)]
+
+
+def _plain(item: object) -> Message | None:
+    """A message of a role and a text that need no second look, as most do; None for others."""
+    if type(item) is not dict or len(item) != 2:
+        return None
+    role, content = item.get("role"), item.get("content")
+    if type(content) is str and content.isascii() and role in _PLAIN_ROLES:
+        return {"role": role, "content": content}
+    return None
 
 
 def _message(item: object, path: str) -> Message:

@@ -128,6 +128,8 @@ def parse(raw: object) -> Parsed:
 
 
 def _drop_superseded(present: dict[str, Any]) -> dict[str, Any]:
+    if present.keys().isdisjoint(_MODERN):
+        return present
     for name, (off, modern) in _MODERN.items():
         if name in present and present[name] not in off:
             raise RequestError(f"{name}: {short(present[name])} is not served; send {modern}", field=name)
