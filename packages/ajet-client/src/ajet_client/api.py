@@ -193,6 +193,7 @@ class Api:
         task_id: str | None,
         group_id: str | None,
         weights: int | None = None,
+        source: str | None = None,
         patience_s: float,
     ) -> Plan[EpisodeGrant]:
         """Opens an episode. All tries carry one request id, so that a lost answer costs nothing."""
@@ -205,6 +206,7 @@ class Api:
             group_id=group_id,
             client_id=self.client_id,
             weights=weights,
+            source=source,
         )
 
         def ask(left_s: float) -> Request:

@@ -168,6 +168,7 @@ class AsyncSwarm:
         task_id: str | None = None,
         group_id: str | None = None,
         weights: int | None = None,
+        source: str | None = None,
         wait: float = 600.0,
     ) -> AsyncGenerator[AsyncEpisode]:
         """Opens an episode for a `with` block and closes it at the end.
@@ -182,6 +183,8 @@ class AsyncSwarm:
             group_id: the group to join. By default the server chooses.
             weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
                 gets the weights of its moment.
+            source: where the task comes from ("math"). Needed for `train` where the job shares updates out by source
+                (`batch.sources`).
             wait: how long to wait until the server hands out an episode, seconds.
 
         Raises:
@@ -193,7 +196,13 @@ class AsyncSwarm:
         from ajet_client.episode import AsyncEpisode
 
         plan = self._api.open(
-            task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights, patience_s=wait
+            task=task,
+            kind=kind,
+            task_id=task_id,
+            group_id=group_id,
+            weights=weights,
+            source=source,
+            patience_s=wait,
         )
         episode = AsyncEpisode(self._api, await self._link.run(plan), task, self._link)
         self._heartbeats.add(episode)
@@ -216,6 +225,7 @@ class AsyncSwarm:
         concurrency: int = 16,
         kind: str = "train",
         weights: int | None = None,
+        source: str | None = None,
         attempts: int = 3,
         wait: float = 600.0,
         progress: bool = True,
@@ -236,6 +246,8 @@ class AsyncSwarm:
             kind: `train` or `eval`.
             weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
                 gets the weights of its moment.
+            source: where the task comes from ("math"). Needed for `train` where the job shares updates out by source
+                (`batch.sources`).
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
             wait: how long to wait for the job, and for each episode, seconds.
             progress: show a progress bar.
@@ -258,6 +270,6 @@ class AsyncSwarm:
         from ajet_client.async_runner import AsyncRunner
         from ajet_client.report import RunSettings
 
-        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights)
+        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights, source)
         size = await self._link.run(self._api.group_size(kind, group_size, tasks, wait))
         return await AsyncRunner(self, agent, size, settings).run(tasks)

@@ -178,6 +178,7 @@ class Swarm:
         task_id: str | None = None,
         group_id: str | None = None,
         weights: int | None = None,
+        source: str | None = None,
         wait: float = 600.0,
         stop: Stop | None = None,
     ) -> Generator[Episode]:
@@ -193,6 +194,8 @@ class Swarm:
             group_id: the group to join. By default the server chooses.
             weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
                 gets the weights of its moment.
+            source: where the task comes from ("math"). Needed for `train` where the job shares updates out by source
+                (`batch.sources`).
             wait: how long to wait until the server hands out an episode, seconds.
             stop: gives the waiting up when it is set, with a `StoppedError`, and cuts the request; for runners.
 
@@ -205,7 +208,13 @@ class Swarm:
         from ajet_client.episode import Episode
 
         plan = self._api.open(
-            task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights, patience_s=wait
+            task=task,
+            kind=kind,
+            task_id=task_id,
+            group_id=group_id,
+            weights=weights,
+            source=source,
+            patience_s=wait,
         )
         episode = Episode(self._api, self._link.run(plan, stop), task, self._link)
         self._heartbeats.add(episode)
@@ -228,6 +237,7 @@ class Swarm:
         concurrency: int = 16,
         kind: str = "train",
         weights: int | None = None,
+        source: str | None = None,
         attempts: int = 3,
         wait: float = 600.0,
         progress: bool = True,
@@ -247,6 +257,8 @@ class Swarm:
             kind: `train` or `eval`.
             weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
                 gets the weights of its moment.
+            source: where the task comes from ("math"). Needed for `train` where the job shares updates out by source
+                (`batch.sources`).
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
             wait: how long to wait for the job, and for each episode, seconds.
             progress: show a progress bar.
@@ -269,7 +281,7 @@ class Swarm:
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
 
-        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights)
+        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights, source)
         size = self._link.run(self._api.group_size(kind, group_size, tasks, wait))
         return Runner(self, agent, size, settings).run(tasks)
 

@@ -177,6 +177,7 @@ class Server:
             waiting_for=decision.waiting_for if decision else _NO_JOB,
             clients_ready=list(agreement.ready),
             clients_awaited=list(agreement.awaited),
+            sources=runtime.pool.sources() if runtime else [],
         )
 
     def _stored_job(self) -> Job | None:

@@ -124,6 +124,9 @@ def _describe(view: StatusView) -> str:
         f"why       {view.why}",
         f"calls     {view.requests_running} running, {view.requests_waiting} waiting",
     ]
+    if pool.sources:
+        told = (f"{one.source} {one.complete} of {one.quota} ({one.open_episodes} open)" for one in pool.sources)
+        lines.append(f"sources   {', '.join(told)}")
     if view.last_step:
         lines += describe_step(view.last_step)
     return "\n".join(lines)

@@ -208,6 +208,7 @@ class Episodes:
                     oldest,
                     record.client_id,
                     time.time(),
+                    record.source,
                 )
             )
         else:

@@ -135,7 +135,7 @@ class Opener:
         task_id = body.task_id or f"task_{hashlib.sha256(task.encode()).hexdigest()[:16]}"
         episode_id, attempt_id = new_episode_id(), new_attempt_id()
         if body.kind is EpisodeKind.TRAIN:
-            group_id = self._pool.join(body.group_id, task_id, episode_id, body.client_id)
+            group_id = self._pool.join(body.group_id, task_id, episode_id, body.client_id, body.source)
         else:
             group_id = body.group_id or new_group_id()
         return EpisodeRecord(
@@ -153,4 +153,5 @@ class Opener:
             weight_version=weight_version if body.weights is None else body.weights,
             opened_at=time.time(),
             weights=body.weights,
+            source=body.source,
         )

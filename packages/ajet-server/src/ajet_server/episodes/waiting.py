@@ -54,9 +54,13 @@ class Waiting:
         self._census = None
 
     def unusable(self) -> list[PoolRow]:
-        """Episodes that no batch will take: older than `max_staleness` allows, or of an uninformative group."""
-        oldest = self.weight_version - self._config.max_staleness
-        stale = {row.episode_id: row for row in self._rows.values() if row.oldest_version < oldest}
+        """Episodes that no batch will take: too old, of an uninformative group, or of a source without a share."""
+        oldest, shares = self.weight_version - self._config.max_staleness, self._config.sources
+        stale = {
+            row.episode_id: row
+            for row in self._rows.values()
+            if row.oldest_version < oldest or (shares is not None and row.source not in shares)
+        }
         aside = [row for group in uninformative_groups(self.rows, self._config) for row in group]
         return list((stale | {row.episode_id: row for row in aside}).values())
 
