@@ -105,7 +105,7 @@ class _Live:
     async def _open(self, client: str, task: str) -> None:
         body = OpenEpisode(request_id=str(next(self._ids)), task=task, client_id=client, source=client)
         try:
-            record = await self.episodes.open(body, len(self.batches), self.admit)
+            record = await self.episodes.open(body, lambda: len(self.batches), self.admit)
         except UnavailableError:
             return
         self.open[record.id] = record

@@ -6,6 +6,7 @@ and aborting may be repeated: the answer is the same.
 """
 
 import time
+from collections.abc import Callable
 
 from ajet_core.config import LimitsConfig
 from ajet_core.episode import EpisodeKind, EpisodeStatus
@@ -51,9 +52,11 @@ class Episodes:
         self.versions = versions
         self._opener = Opener(ledger, pool, keys, events, limits, self._open, self.changes, versions)
 
-    async def open(self, body: OpenEpisode, weight_version: int, admit: Admit) -> EpisodeRecord:
+    async def open(
+        self, body: OpenEpisode, weight_version: Callable[[], int], admit: Admit, wait_s: float = 0.0
+    ) -> EpisodeRecord:
         """Opens an episode; see `Opener.open`."""
-        return await self._opener.open(body, weight_version, admit)
+        return await self._opener.open(body, weight_version, admit, wait_s)
 
     @property
     def open_count(self) -> int:
@@ -192,6 +195,7 @@ class Episodes:
             lambda db: records.close_episode(db, record.id, status, reward=reward, metrics=metrics, reason=reason)
         )
         self._open.drop(state)
+        self.changes.mark()
         if record.weights is not None:
             self.versions.give_back(record.weights)
         if record.kind is EpisodeKind.EVAL:
@@ -258,6 +262,7 @@ class Episodes:
         ids = [row.episode_id for row in rows]
         await self._ledger.write(lambda db: records.mark_stale(db, ids))
         self._pool.set_aside(rows)
+        self.changes.mark()
 
     async def _announce(self, event: EpisodeOpened | EpisodeFinished | EpisodeLost) -> None:
         await self.changes.notify()
