@@ -162,8 +162,8 @@ def test_a_group_that_could_never_be_trained_is_refused(server: FakeServer) -> N
         with pytest.raises(RequestError, match="no two of these tasks are equal"):
             await swarm.run(one, ["a", "b"], group_size=1, progress=False)
         assert (await swarm.run(one, ["a", "b"], progress=False)).finished == 16
-        assert (await swarm.run(one, ["a", "b"], kind="eval", weights=3, progress=False)).finished == 2
-        assert [episode.weights for episode in server.episodes[-2:]] == [3, 3]
+        assert (await swarm.run(one, ["a", "b"], kind="eval", weights=3, source="math", progress=False)).finished == 2
+        assert [(episode.weights, episode.source) for episode in server.episodes[-2:]] == [(3, "math")] * 2
 
     async def main(body: Callable[[AsyncSwarm], Coroutine[Any, Any, None]]) -> None:
         async with AsyncSwarm(server.url, transport=server.transport()) as swarm:

@@ -36,13 +36,14 @@ def no_thread_is_left() -> Iterator[None]:
 
 
 def test_each_task_is_a_group_of_its_own(swarm: Swarm, server: FakeServer) -> None:
-    report = run(swarm, lambda episode: 0.5, ["a", "b"], group_size=4, kind="eval", weights=0)
+    report = run(swarm, lambda episode: 0.5, ["a", "b"], group_size=4, kind="eval", weights=0, source="math")
     groups: dict[JsonValue, set[str]] = {}
     for episode in server.episodes:
         groups.setdefault(str(episode.task), set()).add(episode.group_id)
     assert {task: len(ids) for task, ids in groups.items()} == {"a": 1, "b": 1}
     assert groups["a"] != groups["b"]
-    assert {(episode.kind, episode.weights) for episode in server.episodes} == {("eval", 0)}
+    asked = {(episode.kind, episode.weights, episode.source) for episode in server.episodes}
+    assert asked == {("eval", 0, "math")}
     assert sorted(map(len, report.rewards_by_group().values())) == [4, 4]
     assert (report.finished, report.failed, report.attempts, report.reward_mean) == (8, 0, 8, 0.5)
 

@@ -136,3 +136,24 @@ def test_the_learning_rate_follows_the_method() -> None:
     assert Job.model_validate({"model": _MODEL}).learning_rate == 1e-4
     assert Job.model_validate({"model": _MODEL, "method": "full"}).learning_rate == 1e-5
     assert Job.model_validate({"model": _MODEL, "optimizer": {"learning_rate": 5e-4}}).learning_rate == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"sources": {"a": 0.5, "b": 0.4}}, "adds up to 0.9, not to 1"),
+        ({"sources": {"a": 0.05, "b": 0.95}}, "leaves nothing of batch.size=4 for 'a'"),
+        ({"policy": "any_client", "size": 4, "sources": {"a": 1.0}}, "no exact shares with policy 'any_client'"),
+        ({"sources": {"a": 1.0}, "when": "groups >= 4 or waited > 1m"}, "no exact shares with batch.when"),
+        ({"sources": {}}, "at least 1"),
+        ({"sources": {"a": 1.0, "b": 0.0}}, "greater than 0"),
+    ],
+)
+def test_shares_that_cannot_be_are_refused(batch: dict[str, Any], said: str) -> None:
+    assert said in _refusal({"model": {"path": "m"}, "batch": batch})
+
+
+def test_shares_of_a_batch() -> None:
+    batch = Job.model_validate({"model": {"path": "m"}, "batch": {"size": 5, "sources": {"a": 0.5, "b": 0.5}}}).batch
+    assert batch.quotas == {"a": 3, "b": 2}
+    assert Job.model_validate({"model": {"path": "m"}}).batch.quotas == {}

@@ -35,7 +35,8 @@ class Book:
     episodes: Episodes
 
     async def open(self, request_id: str, **fields: Any) -> EpisodeRecord:
-        return await self.episodes.open(OpenEpisode(request_id=request_id, **fields), 0, admit)
+        body = OpenEpisode(request_id=request_id, **fields)
+        return await self.episodes.open(body, lambda: 0, admit, body.wait_s)
 
     def state(self, episode_id: str) -> OpenState:
         state = self.episodes._open.get(episode_id)

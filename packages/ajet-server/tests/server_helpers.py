@@ -97,7 +97,7 @@ class Running:
     async def open(self, **fields: Any) -> EpisodeRecord:
         runtime = self.server.runtime
         body = OpenEpisode(**{"request_id": new_request_id(), "task": "a task", **fields})
-        return await runtime.episodes.open(body, runtime.conductor.weight_version, runtime.conductor.admit)
+        return await runtime.episodes.open(body, lambda: runtime.conductor.weight_version, runtime.conductor.admit)
 
     def state_of(self, record: EpisodeRecord) -> OpenState:
         """The open episode, as its agent's key finds it."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from server_helpers import Running, running, until
 
-from ajet_core.errors import UnavailableError
+from ajet_core.errors import RequestError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_core.wire import Readiness
 from ajet_server.capture.history import read_history
@@ -135,3 +135,31 @@ async def test_what_clients_said_survives_a_restart(tmp_path: Path, model: Path)
     async with running(tmp_path, model, batch=batch) as live:
         assert live.server.status().pool.clients_ready == [], "it had its effect"
         assert live.server.status().why.startswith("nothing trains: the engine is ")
+
+
+async def test_a_fast_source_waits_for_a_slow_one(tmp_path: Path, model: Path) -> None:
+    batch = {"policy": "groups", "size": 3, "group_size": 2, "sources": {"math": 0.67, "tools": 0.33}}
+    async with running(tmp_path, model, batch=batch) as live:
+        expected: list[set[str]] = []
+        for step in range(2):
+            await live.reach(ROLLING, step=step)
+            ids: set[str] = set()
+            for name in ("one", "two"):
+                opened = [await live.open(task=f"{name}{step}", client_id="fast", source="math") for _ in range(2)]
+                ids |= await end(live, opened, 0, 1)
+            with pytest.raises(UnavailableError, match=r"groups of source 'math' of the next batch .* \(2 of 2\)"):
+                await live.open(task="three", client_id="fast", source="math")
+            status = live.server.status()
+            assert "2 of 3 groups complete; by source: tools 0 of 1" in status.why
+            assert [(view.source, view.complete, view.quota) for view in status.pool.sources] == [
+                ("math", 2, 2),
+                ("tools", 0, 1),
+            ]
+            slow = [await live.open(task=f"slow{step}", client_id="slow", source="tools") for _ in range(2)]
+            expected.append(ids | await end(live, slow, 1, 0))
+            await live.reach(ROLLING, step=step + 1)
+        assert taken(live) == expected
+        assert_replayed(live, expected)
+        with pytest.raises(RequestError, match=r"'code' has no share; batch\.sources has math, tools"):
+            await live.open(source="code")
+        assert live.server.runtime.episodes.view(slow[0].id).source == "tools"

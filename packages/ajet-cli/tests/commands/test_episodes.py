@@ -87,6 +87,14 @@ def test_ls_for_a_person(folder: Path, ajet: Any) -> None:
     assert lines[-1].startswith("... and 1 older episode")
 
 
+def test_the_source_is_shown(tmp_path: Path, ajet: Any) -> None:
+    with history(tmp_path / "ledger.sqlite") as past:
+        past.episode("ep_math", kind="eval")
+        past.sql("UPDATE episodes SET source = 'math'")
+    assert ajet("ls", tmp_path)[1].splitlines()[1].endswith("  math eval")
+    assert "task t   source math   group g" in ajet("show", "ep_math", "--data-dir", tmp_path)[1]
+
+
 def test_ls_finds_the_folder_in_the_environment(folder: Path, ajet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AJET_DATA_DIR", str(folder))
     assert len(names(ajet("ls", "--json")[1])) == 4

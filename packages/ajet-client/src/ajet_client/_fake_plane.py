@@ -89,6 +89,7 @@ class FakeEpisode:
         reason: why it was aborted or expired.
         group_named: whether the client named the group.
         weights: the weight version that it names.
+        source: where its task comes from.
         heartbeats: how often it was renewed.
         calls: the agent's requests to the model.
     """
@@ -105,6 +106,7 @@ class FakeEpisode:
     reason: str | None = None
     group_named: bool = False
     weights: int | None = None
+    source: str | None = None
     heartbeats: int = 0
     calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
@@ -180,6 +182,7 @@ class Plane:
         group_id = want.group_id or new_group_id()
         episode = FakeEpisode(new_episode_id(), group_id, task_id, want.client_id, want.kind, want.task)
         episode.group_named, episode.weights = want.group_id is not None, want.weights
+        episode.source = want.source
         self.episodes[episode.id] = episode
         return EpisodeGrant(
             episode_id=episode.id,
@@ -281,6 +284,7 @@ class Plane:
             attempt_id="att_fake",
             group_id=episode.group_id,
             task_id=episode.task_id,
+            source=episode.source,
             kind=episode.kind,
             status=episode.status,
             client_id=episode.client_id,

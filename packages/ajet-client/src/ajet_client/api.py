@@ -195,7 +195,14 @@ class Api:
         return _read(EpisodeView, reply)
 
     def opening(
-        self, *, task: JsonValue, kind: str, task_id: str | None, group_id: str | None, weights: int | None = None
+        self,
+        *,
+        task: JsonValue,
+        kind: str,
+        task_id: str | None,
+        group_id: str | None,
+        weights: int | None = None,
+        source: str | None = None,
     ) -> OpenEpisode:
         """Returns what to ask for. Its request id is one episode's, so all of it is sent again as it is."""
         return _build(
@@ -207,6 +214,7 @@ class Api:
             group_id=group_id,
             client_id=self.client_id,
             weights=weights,
+            source=source,
         )
 
     def open(self, want: OpenEpisode, patience_s: float) -> Plan[EpisodeGrant]:

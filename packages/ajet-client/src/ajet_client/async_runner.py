@@ -73,6 +73,7 @@ class AsyncRunner:
                 task_id=slot.task.id,
                 group_id=slot.group_id,
                 weights=settings.weights,
+                source=settings.source,
                 wait=settings.wait_s,
             ) as episode:
                 attempts.opened(episode)

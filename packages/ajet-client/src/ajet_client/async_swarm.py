@@ -181,6 +181,7 @@ class AsyncSwarm:
         task_id: str | None = None,
         group_id: str | None = None,
         weights: int | None = None,
+        source: str | None = None,
         wait: float = 600.0,
     ) -> AsyncGenerator[AsyncEpisode]:
         """Opens an episode for a `with` block and closes it at the end.
@@ -195,6 +196,8 @@ class AsyncSwarm:
             group_id: the group to join. By default the server chooses.
             weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
                 gets the weights of its moment.
+            source: where the task comes from ("math"). Needed for `train` where the job shares updates out by source
+                (`batch.sources`).
             wait: how long to wait until the server hands out an episode, seconds.
 
         Raises:
@@ -205,7 +208,9 @@ class AsyncSwarm:
         """
         from ajet_client.episode import AsyncEpisode
 
-        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights)
+        want = self._api.opening(
+            task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights, source=source
+        )
         grant = await self._link.run(self._api.open(want, wait))
         episode = AsyncEpisode(self._api, grant, task, self._link)
         self._heartbeats.add(episode)
@@ -228,6 +233,7 @@ class AsyncSwarm:
         concurrency: int = 16,
         kind: str = "train",
         weights: int | None = None,
+        source: str | None = None,
         attempts: int = 3,
         wait: float = 600.0,
         progress: bool = True,
@@ -248,6 +254,8 @@ class AsyncSwarm:
             kind: `train` or `eval`.
             weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
                 gets the weights of its moment.
+            source: where the task comes from ("math"). Needed for `train` where the job shares updates out by source
+                (`batch.sources`).
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
             wait: how long to wait for the job, and for each episode, seconds.
             progress: show a progress bar.
@@ -272,6 +280,6 @@ class AsyncSwarm:
 
         if not callable(agent):
             raise RequestError(f"agent must be a function; Swarm.run takes {agent!r}", field="agent")
-        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights)
+        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights, source)
         size = await self._link.run(self._api.group_size(kind, group_size, tasks, wait))
         return await AsyncRunner(self, agent, size, settings).run(tasks)

@@ -151,6 +151,7 @@ class RunSettings:
     on_result: Callable[[EpisodeRecord], object] | None
     keep_records: int | None
     weights: int | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         if kind_of(self.kind) is EpisodeKind.TRAIN and self.weights is not None:

@@ -106,6 +106,7 @@ class Runner:
             task_id=task.id,
             group_id=slot.group_id,
             weights=settings.weights,
+            source=settings.source,
             wait=settings.wait_s,
             stop=self._stop,
         ) as episode:

@@ -190,6 +190,7 @@ class Swarm:
         task_id: str | None = None,
         group_id: str | None = None,
         weights: int | None = None,
+        source: str | None = None,
         wait: float = 600.0,
         stop: Stop | None = None,
     ) -> Generator[Episode]:
@@ -205,6 +206,8 @@ class Swarm:
             group_id: the group to join. By default the server chooses.
             weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
                 gets the weights of its moment.
+            source: where the task comes from ("math"). Needed for `train` where the job shares updates out by source
+                (`batch.sources`).
             wait: how long to wait until the server hands out an episode, seconds.
             stop: gives the waiting up when it is set, with a `StoppedError`, and cuts the request; for runners.
 
@@ -216,7 +219,9 @@ class Swarm:
         """
         from ajet_client.episode import Episode
 
-        want = self._api.opening(task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights)
+        want = self._api.opening(
+            task=task, kind=kind, task_id=task_id, group_id=group_id, weights=weights, source=source
+        )
         episode = Episode(self._api, self._open(want, wait, stop), task, self._link)
         self._heartbeats.add(episode)
         try:
@@ -248,6 +253,7 @@ class Swarm:
         concurrency: int = 16,
         kind: str = "train",
         weights: int | None = None,
+        source: str | None = None,
         attempts: int = 3,
         wait: float = 600.0,
         isolation: Isolation = "thread",
@@ -271,6 +277,8 @@ class Swarm:
             kind: `train` or `eval`.
             weights: only with `eval`: the weight version to evaluate, 0 for the model as loaded. By default every call
                 gets the weights of its moment.
+            source: where the task comes from ("math"). Needed for `train` where the job shares updates out by source
+                (`batch.sources`).
             attempts: how often to try each episode, anew and in the same group, before it is reported as failed.
             wait: how long to wait for the job, and for each episode, seconds.
             isolation: `thread` calls the agent in threads of this process. `process` calls it in processes of their
@@ -301,7 +309,7 @@ class Swarm:
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
 
-        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights)
+        settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights, source)
         prepared = as_agent(agent, isolation, timeout, watch)
         size = self._link.run(self._api.group_size(kind, group_size, tasks, wait))
         return Runner(self, prepared, size, settings).run(tasks)

@@ -10,10 +10,13 @@ from pydantic_core import PydanticCustomError
 from ajet_core.condition import Condition, Range, names, never_or_always
 from ajet_core.condition_grammar import MAX_LENGTH, ConditionError, parse
 from ajet_core.config_section import Positive, Section
+from ajet_core.quotas import quotas
 
 PolicyName = Literal["groups", "episodes", "informative_groups", "any_client", "all_clients"]
 _BY_AGREEMENT = ("any_client", "all_clients")
 _DEFAULT_SIZE = 4
+_SUM_SLACK = 1e-6
+Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class BatchConfig(Section):
@@ -39,6 +42,17 @@ class BatchConfig(Section):
     """When an update happens, as a condition in place of the policy's own, which still says what is taken:
     `groups >= 4 or waited > 10m`. Names: episodes, groups, informative_groups, staleness, waited, clients,
     ready_clients, any_client, all_clients."""
+
+    sources: Annotated[dict[Name, Annotated[float, Field(gt=0, le=1)]], Field(min_length=1)] | None = None
+    """Shares of an update by source, adding up to 1: `{math: 0.5, tools: 0.5}`. Every update takes exactly these shares
+    of its groups (episodes, with policy `episodes`), rounded by the largest remainder, and a source that is under way
+    with its own gets no more train episodes. Train episodes then have to name one of these sources. Not with
+    `any_client`, `all_clients` or `when`, which may update before the shares are there."""
+
+    @property
+    def quotas(self) -> dict[str, int]:
+        """Groups (episodes) of an update by source; empty without `sources`."""
+        return quotas(self.sources, self.bound) if self.sources and self.bound else {}
 
     @property
     def bound(self) -> int | None:
@@ -84,6 +98,23 @@ class BatchConfig(Section):
         if (constant := never_or_always(condition, _ranges(others))) is not None:
             raise _refusal(f"{constant} in this job; batch.size, group_size and max_staleness decide that")
         return when
+
+    @field_validator("sources")
+    @classmethod
+    def _refuse_shares(cls, sources: dict[str, float] | None, info: ValidationInfo) -> dict[str, float] | None:
+        others = info.data
+        if sources is None or not {"policy", "size", "when"} <= others.keys():
+            return sources
+        policy, size = others["policy"], _bound(others["policy"], others["size"])
+        if policy in _BY_AGREEMENT or others["when"] is not None or size is None:
+            reason = f"policy '{policy}'" if policy in _BY_AGREEMENT else "batch.when"
+            raise _refusal(f"has no exact shares with {reason}, which may update before they are there; remove one")
+        if abs(sum(sources.values()) - 1) > _SUM_SLACK:
+            raise _refusal(f"adds up to {sum(sources.values()):g}, not to 1")
+        empty = [name for name, count in quotas(sources, size).items() if not count]
+        if empty:
+            raise _refusal(f"leaves nothing of batch.size={size} for {empty[0]!r}; use a larger size or share")
+        return sources
 
 
 def _bound(policy: str, size: int | None) -> int | None:

@@ -35,6 +35,8 @@ class OpenEpisode(_Body):
     """What the agent is to do, as any JSON value; kept with the episode and never interpreted."""
     task_id: Name | None = None
     """Name of the task. By default the digest of `task`: equal tasks are one task."""
+    source: Name | None = None
+    """Where the task comes from ("math"): a label, kept with the episode. Needed where `batch.sources` has shares."""
     group_id: Name | None = None
     """The group to join. By default the server fills an unfinished group of the task, or begins a new one."""
     client_id: Name = "anonymous"
@@ -153,6 +155,8 @@ class EpisodeView(_View):
     attempt_id: str
     group_id: str
     task_id: str
+    source: str | None = None
+    """Where its task comes from, if the client said so."""
     kind: EpisodeKind
     status: EpisodeStatus
     client_id: str
@@ -219,6 +223,17 @@ class Lease(_View):
     """Seconds from now until the episode expires unless it is renewed."""
 
 
+class SourceView(_View):
+    """What one source gives to the next update."""
+
+    source: str
+    quota: int
+    """Groups (episodes, with policy `episodes`) that an update takes of it."""
+    complete: int
+    """Those that wait for an update."""
+    open_episodes: int
+
+
 class PoolView(_View):
     """What waits to be trained."""
 
@@ -239,6 +254,8 @@ class PoolView(_View):
     """Clients at work that have not said so."""
     in_doubt: list[FollowedUnion] = []
     """Unions whose decision nobody brought for a lease; `ajet episodes resolve` brings it."""
+    sources: list[SourceView] = []
+    """By source, where `batch.sources` has shares."""
 
 
 class StatusView(_View):

@@ -119,7 +119,6 @@ def serve(
             timeout_keep_alive=75,
             limit_concurrency=files - _OWN_FILES,
             access_log=False,
-            server_header=False,
             proxy_headers=False,  # the app looks at them, for what is not a call of an agent
             ssl_context_factory=_factory(tls),
         )

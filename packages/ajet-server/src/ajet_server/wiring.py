@@ -184,6 +184,7 @@ class Server:
             clients_ready=list(agreement.ready),
             clients_awaited=list(agreement.awaited),
             in_doubt=runtime.episodes.unions.followed(only_in_doubt=True) if runtime else [],
+            sources=runtime.pool.sources() if runtime else [],
         )
 
     def _stored_job(self) -> Job | None:

@@ -111,6 +111,56 @@ async def test_a_flood_of_evaluations_leaves_room_for_training(tmp_path: Path) -
     book.ledger.close()
 
 
+async def test_a_client_with_many_waiting_openings_starves_no_other(tmp_path: Path) -> None:
+    book = open_book(tmp_path / "l", max_open_episodes=8)
+
+    def wait(client: str, number: int) -> asyncio.Task[EpisodeRecord]:
+        body = {"kind": "eval", "client_id": client, "wait_s": 60}
+        return asyncio.create_task(book.open(f"{client} {number}", **body))
+
+    greedy = [wait("greedy", number) for number in range(100)]
+    while sum(task.done() for task in greedy) < 4:
+        await asyncio.sleep(0)
+    modest = [wait("modest", number) for number in range(3)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    got: list[str] = []
+    for _ in range(6):
+        oldest = next(task for task in greedy if task.done())
+        greedy.remove(oldest)
+        before = [task for task in [*greedy, *modest] if not task.done()]
+        await book.finish(oldest.result())
+        done, _ = await asyncio.wait(before, return_when=asyncio.FIRST_COMPLETED, timeout=20)
+        got += [task.result().client_id for task in done]
+    assert got == ["modest", "modest", "greedy", "greedy", "greedy", "greedy"]
+    assert sum(task.done() for task in modest) == 2, "each holds half"
+    for task in [*greedy, *modest]:
+        task.cancel()
+    await asyncio.gather(*greedy, *modest, return_exceptions=True)
+    assert not book.episodes._opener._line._tickets
+    book.ledger.close()
+
+
+async def test_a_slot_of_a_client_that_leaves_is_free_again(tmp_path: Path) -> None:
+    book = open_book(tmp_path / "l", max_open_episodes=2)
+    opener = book.episodes._opener
+    first = await book.open("1", kind="eval")
+    leaving = asyncio.create_task(book.open("2", kind="eval", wait_s=60))
+    while not opener._line._tickets:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    (ticket,) = opener._line._tickets
+    book.episodes._open.drop(book.state(first.id))
+    opener._line.look(ticket, 1_000_000)  # somebody else looks, and this one gets the slot
+    assert ticket.record is not None
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert leaving.cancelled()
+    assert not opener._line._tickets
+    await book.open("3", kind="eval")
+    book.ledger.close()
+
+
 async def test_groups_that_the_client_names(book: Book) -> None:
     await book.open("1", task="t", group_id="mine")
     await book.open("2", task="t", group_id="mine")

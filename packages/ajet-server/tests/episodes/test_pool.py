@@ -3,7 +3,7 @@ import time
 import pytest
 
 from ajet_core.config import BatchConfig
-from ajet_core.errors import ConflictError, UnavailableError
+from ajet_core.errors import ConflictError, RequestError, UnavailableError
 from ajet_server.capture.records import PoolRow
 from ajet_server.episodes.pool import Pool
 
@@ -170,3 +170,78 @@ def test_uninformative_groups_that_were_set_aside_are_still_told_of() -> None:
     assert pool.decision().waiting_for == "0 of 1 informative groups (1 group complete): all rewards are 1"
     pool.take(())
     assert pool.decision().waiting_for == "0 of 1 informative groups (0 groups complete)", "an update begins anew"
+
+
+MIX = BatchConfig(policy="groups", size=4, group_size=1, sources={"math": 0.75, "tools": 0.25})
+
+
+def _add(pool: Pool, name: str, source: str | None) -> None:
+    group = pool.join(None, name, name, "c", source)
+    pool.finish(PoolRow(name, group, False, name, 1.0, 0, "c", time.time(), source))
+
+
+def test_a_source_that_has_its_share_under_way_gets_no_more() -> None:
+    pool = Pool(MIX, quiet_s=100)
+    for name in ("m1", "m2", "m3"):
+        pool.join(None, name, name, "c", "math")
+    with pytest.raises(
+        UnavailableError, match=r"the groups of source 'math' of the next batch .* \(3 of 3\)"
+    ) as caught:
+        pool.join(None, "m4", "m4", "c", "math")
+    assert caught.value.retry_after_s == 1
+    pool.join(None, "t1", "t1", "c", "tools")
+    with pytest.raises(UnavailableError, match=r"'tools' .* \(1 of 1\)"):
+        pool.join(None, "t2", "t2", "c", "tools")
+
+
+def test_with_policy_episodes_a_source_is_bounded_in_episodes() -> None:
+    pool = Pool(BatchConfig(policy="episodes", size=4, sources={"math": 0.75, "tools": 0.25}), quiet_s=100)
+    for name in ("m1", "m2", "m3"):
+        pool.join(None, "t", name, "c", "math")
+    assert [(view.source, view.quota, view.complete, view.open_episodes) for view in pool.sources()] == [
+        ("math", 3, 0, 3),
+        ("tools", 1, 0, 0),
+    ]
+
+
+@pytest.mark.parametrize("source", [None, "Math"])
+def test_a_source_without_a_share_is_refused(source: str | None) -> None:
+    with pytest.raises(RequestError, match=r"batch\.sources has math, tools") as caught:
+        Pool(MIX, quiet_s=100).join(None, "t", "e", "c", source)
+    assert caught.value.field == "source"
+
+
+def test_a_batch_waits_for_every_source_and_takes_exactly_its_share() -> None:
+    pool = Pool(MIX, quiet_s=100)
+    for name in ("m1", "m2", "m3"):
+        _add(pool, name, "math")
+    assert pool.decision().waiting_for == "3 of 4 groups complete; by source: tools 0 of 1"
+    _add(pool, "t1", "tools")
+    assert pool.decision().take == ("m1", "m2", "m3", "t1")
+    assert [view.complete for view in pool.sources()] == [3, 1]
+
+
+def test_what_is_over_stays_for_the_next_batch() -> None:
+    pool = Pool(MIX, quiet_s=100)
+    for name in ("m1", "m2", "m3", "m4"):  # as after a job with other shares
+        pool.finish(PoolRow(name, name, False, name, 1.0, 0, "c", time.time(), "math"))
+    assert not pool.decision().ready
+    _add(pool, "t1", "tools")
+    assert pool.decision().take == ("m1", "m2", "m3", "t1")
+
+
+def test_episodes_of_a_source_that_lost_its_share_are_set_aside() -> None:
+    pool = Pool(MIX, quiet_s=100)
+    for name, source in (("m1", "math"), ("x1", "other"), ("n1", None)):
+        pool.finish(PoolRow(name, name, False, name, 1.0, 0, "c", time.time(), source))
+    assert [row.episode_id for row in pool.unusable()] == ["x1", "n1"]
+
+
+def test_a_group_is_of_one_source() -> None:
+    pool = Pool(CONFIG, quiet_s=100)
+    first = pool.join(None, "t", "e1", "c", "math")
+    assert pool.join(None, "t", "e2", "c", "tools") != first
+    named = Pool(CONFIG, quiet_s=100)
+    named.join("g", "t", "e1", "c", "math")
+    with pytest.raises(ConflictError, match="belongs to source 'math', not None"):
+        named.join("g", "t", "e2", "c")

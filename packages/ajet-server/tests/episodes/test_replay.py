@@ -103,9 +103,9 @@ class _Live:
                 pass
 
     async def _open(self, client: str, task: str) -> None:
-        body = OpenEpisode(request_id=str(next(self._ids)), task=task, client_id=client)
+        body = OpenEpisode(request_id=str(next(self._ids)), task=task, client_id=client, source=client)
         try:
-            record = await self.episodes.open(body, len(self.batches), self.admit)
+            record = await self.episodes.open(body, lambda: len(self.batches), self.admit)
         except UnavailableError:
             return
         self.open[record.id] = record
@@ -166,6 +166,9 @@ _POLICIES: list[dict[str, Any]] = [
     {"policy": "episodes", "size": 3},
     {"policy": "groups", "size": 2},
     {"policy": "informative_groups", "size": 1},
+    {"policy": "episodes", "size": 3, "sources": {"a": 0.7, "b": 0.3}},
+    {"policy": "groups", "size": 2, "sources": {"a": 0.5, "b": 0.5}},
+    {"policy": "informative_groups", "size": 3, "sources": {"b": 0.4, "a": 0.6}},
     {"policy": "any_client"},
     {"policy": "all_clients"},
     {"policy": "all_clients", "size": 3, "when": "all_clients or waited > 8s"},

@@ -130,6 +130,9 @@ def _describe(view: StatusView) -> str:
         f"calls     {view.requests_running} running, {view.requests_waiting} waiting, "
         f"{view.requests_continued} went on with new weights, {view.requests_recalled} began again",
     ]
+    if pool.sources:
+        told = (f"{one.source} {one.complete} of {one.quota} ({one.open_episodes} open)" for one in pool.sources)
+        lines.append(f"sources   {', '.join(told)}")
     if view.last_step:
         lines += describe_step(view.last_step)
     return "\n".join(lines)

@@ -59,6 +59,7 @@ class EpisodeLine:
     attempt_id: str
     group_id: str
     task_id: str
+    source: str | None
     kind: str
     status: str
     client_id: str
@@ -80,8 +81,8 @@ class EpisodeLine:
 
 
 _LINE = """
-    SELECT e.id AS episode_id, e.attempt_id, e.group_id, e.task_id, e.kind, e.status, e.client_id, e.reward, e.metrics,
-        e.reason, count(c.seq) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
+    SELECT e.id AS episode_id, e.attempt_id, e.group_id, e.task_id, e.source, e.kind, e.status, e.client_id, e.reward,
+        e.metrics, e.reason, count(c.seq) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
         coalesce(sum(c.completion_tokens), 0) AS completion_tokens, e.weight_version,
         min(c.weight_version) AS oldest_version,
         max(coalesce(json_extract(c.version_spans, '$[#-1][1]'), c.weight_version)) AS newest_version,

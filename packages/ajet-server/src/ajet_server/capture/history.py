@@ -95,6 +95,7 @@ def _pool_row(row: sqlite3.Row) -> PoolRow:
         oldest_version=0,
         client_id=row["client_id"],
         finished_at=row["closed_at"],
+        source=row["source"],
     )
 
 

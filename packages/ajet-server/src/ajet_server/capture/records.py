@@ -33,6 +33,8 @@ class EpisodeRecord:
     opened_at: float
     weights: int | None = None
     """The weight version that every call of it is sampled with; None is the one that is served at that moment."""
+    source: str | None = None
+    """Where its task comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,14 @@ class PoolRow:
     client_id: str
     finished_at: float = field(compare=False)
     """Unix time, seconds, in the ledger; seconds of the pool's clock in there. So it is not compared."""
+    source: str | None = None
 
 
 def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
     db.execute(
         "INSERT INTO episodes (id, attempt_id, request_id, group_id, group_named, task_id, task, kind, status,"
-        " client_id, api_key_hash, control_key_hash, weight_version, opened_at, weights)"
-        " VALUES (?,?,?,?,?,?,?,?,'open',?,?,?,?,?,?)",
+        " client_id, api_key_hash, control_key_hash, weight_version, opened_at, weights, source)"
+        " VALUES (?,?,?,?,?,?,?,?,'open',?,?,?,?,?,?,?)",
         (
             record.id,
             record.attempt_id,
@@ -87,6 +90,7 @@ def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
             record.weight_version,
             record.opened_at,
             record.weights,
+            record.source,
         ),
     )
 
@@ -127,6 +131,7 @@ def episode_view(db: sqlite3.Connection, episode_id: str) -> EpisodeView | None:
         attempt_id=row["attempt_id"],
         group_id=row["group_id"],
         task_id=row["task_id"],
+        source=row["source"],
         kind=row["kind"],
         status=row["status"],
         client_id=row["client_id"],
@@ -181,7 +186,7 @@ def _episode_record(values: dict[str, Any]) -> EpisodeRecord:
 def pool_rows(db: sqlite3.Connection) -> list[PoolRow]:
     """Returns the finished train episodes that wait for a batch, oldest first."""
     rows = db.execute(
-        "SELECT e.id, e.group_id, e.group_named, e.task_id, e.reward, e.client_id, e.closed_at,"
+        "SELECT e.id, e.group_id, e.group_named, e.task_id, e.reward, e.client_id, e.closed_at, e.source,"
         " min(c.weight_version) AS oldest FROM episodes e"
         " JOIN calls c ON c.episode_id = e.id WHERE e.status = 'finished' AND e.kind = 'train' AND e.batch_id IS NULL"
         " AND e.stale = 0 GROUP BY e.id ORDER BY e.closed_at"
@@ -196,6 +201,7 @@ def pool_rows(db: sqlite3.Connection) -> list[PoolRow]:
             row["oldest"],
             row["client_id"],
             row["closed_at"],
+            row["source"],
         )
         for row in rows
     ]

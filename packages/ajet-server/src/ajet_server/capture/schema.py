@@ -96,9 +96,10 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX episodes_undropped ON episodes (closed_at, status, kind, stale, batch_id, id, dropped_at)
         WHERE dropped_at IS NULL;
     """,
-    # An evaluation may name the weights that it is of.
+    # An evaluation may name the weights that it is of, and every episode where its task comes from.
     """
     ALTER TABLE episodes ADD COLUMN weights INTEGER;
+    ALTER TABLE episodes ADD COLUMN source TEXT;
     """,
     # A call that went on across a change of weights says which of its tokens are of which version; NULL: all of one.
     """

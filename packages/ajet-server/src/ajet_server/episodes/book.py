@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -125,6 +126,10 @@ class OpenBook:
         """Open train episodes: those that a drain waits for. Those in doubt may take for ever."""
         return sum(1 for state in self._by_id.values() if state.record.kind is EpisodeKind.TRAIN and not state.in_doubt)
 
+    def held(self) -> Counter[tuple[str, EpisodeKind]]:
+        """Open episodes of each client, by kind."""
+        return Counter((state.record.client_id, state.record.kind) for state in self._by_id.values())
+
     def get(self, episode_id: str) -> OpenState | None:
         """Returns the open episode, None if it is not open."""
         return self._by_id.get(episode_id)
@@ -185,8 +190,15 @@ class Changes:
             except TimeoutError:
                 return
 
+    def mark(self) -> None:
+        """Counts a change at the moment it is made; whoever makes it notifies soon.
+
+        Else one that wakes for an earlier change would find a slot free before those whose turn it is.
+        """
+        self._count += 1
+
     async def notify(self) -> None:
         """An episode opened or closed, or the engine's state changed."""
+        self.mark()
         async with self._condition:
-            self._count += 1
             self._condition.notify_all()

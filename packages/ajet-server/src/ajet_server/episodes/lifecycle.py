@@ -8,6 +8,7 @@ and aborting may be repeated: the answer is the same.
 """
 
 import time
+from collections.abc import Callable
 
 from ajet_core.config import LimitsConfig
 from ajet_core.episode import EpisodeKind, EpisodeStatus
@@ -57,9 +58,11 @@ class Episodes:
         self.versions = versions
         self._opener = Opener(ledger, pool, keys, events, limits, self._open, self.changes, versions)
 
-    async def open(self, body: OpenEpisode, weight_version: int, admit: Admit) -> EpisodeRecord:
+    async def open(
+        self, body: OpenEpisode, weight_version: Callable[[], int], admit: Admit, wait_s: float = 0.0
+    ) -> EpisodeRecord:
         """Opens an episode; see `Opener.open`."""
-        return await self._opener.open(body, weight_version, admit)
+        return await self._opener.open(body, weight_version, admit, wait_s)
 
     @property
     def open_count(self) -> int:
@@ -230,6 +233,7 @@ class Episodes:
             lambda db: records.close_episode(db, record.id, status, reward=reward, metrics=metrics, reason=reason)
         )
         self._open.drop(state)
+        self.changes.mark()
         if record.weights is not None:
             self.versions.give_back(record.weights)
         if record.kind is EpisodeKind.EVAL:
@@ -246,6 +250,7 @@ class Episodes:
                     oldest,
                     record.client_id,
                     time.time(),
+                    record.source,
                 )
             )
         else:
@@ -298,6 +303,7 @@ class Episodes:
         for row in rows:
             self.diary.note(JanitorDeed.SET_ASIDE, self._pool.why_unusable(row), row.episode_id)
         self._pool.set_aside(rows)
+        self.changes.mark()
 
     async def _announce(self, event: EpisodeOpened | EpisodeFinished | EpisodeLost) -> None:
         await self.changes.notify()

@@ -10,7 +10,8 @@ What an update takes is the policy's, when it happens is a condition's (`batch.w
     all_clients           complete groups                                         (C5)     all_clients
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ajet_core.condition import Facts, holds, lacking
@@ -51,6 +52,7 @@ class Census:
         complete_at: when the first group (episode) of `take` was complete, seconds of the pool's clock; None without.
         oldest_version: the oldest weight version among its tokens; None without.
         only_reward: the reward of every episode of the groups, None where they differ or there are none.
+        by_source: groups (episodes) that the policy could take, by source.
     """
 
     take: tuple[str, ...]
@@ -61,6 +63,7 @@ class Census:
     complete_at: float | None
     oldest_version: int | None
     only_reward: float | None
+    by_source: Mapping[str | None, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ def count(pool: Iterable[PoolRow], tally: Tally, config: BatchConfig) -> Census:
     informative = [group for group in groups if _spread(group) > config.reward_spread]
     set_aside = len(groups) - len(informative) if config.policy == "informative_groups" else 0
     units = _units(rows, groups, informative, config)
-    taken = units[: config.bound]
+    taken = _shares(units, config.quotas) if config.quotas else units[: config.bound]
     rewards = tally.rewards | _rewards(groups)
     return Census(
         take=tuple(row.episode_id for unit in taken for row in unit),
@@ -109,6 +112,7 @@ def count(pool: Iterable[PoolRow], tally: Tally, config: BatchConfig) -> Census:
         complete_at=min((max(row.finished_at for row in unit) for unit in taken), default=None),
         oldest_version=min((row.oldest_version for unit in taken for row in unit), default=None),
         only_reward=next(iter(rewards)) if len(rewards) == 1 else None,
+        by_source=Counter(unit[0].source for unit in units),
     )
 
 
@@ -123,7 +127,7 @@ def decide(census: Census, config: BatchConfig, agreement: Agreement, weight_ver
         now: seconds of the pool's clock.
     """
     facts = _facts(census, agreement, weight_version, now)
-    if not holds(config.condition, facts):
+    if not holds(config.condition, facts) or _lacking_sources(census, config):
         return Decision((), census.counted, _sentence(census, config, agreement, facts), facts)
     waiting_for = _READY if census.take else _nothing_to_take(config)
     return Decision(census.take, census.counted, waiting_for, facts)
@@ -156,6 +160,23 @@ def _units(
     if config.policy == "episodes":
         return [[row] for row in rows]
     return informative if config.policy == "informative_groups" else groups
+
+
+def _shares(units: list[list[PoolRow]], quotas: Mapping[str, int]) -> list[list[PoolRow]]:
+    """The oldest units of each source, as many as it has a share of, in the order of completion."""
+    left, taken = dict(quotas), list[list[PoolRow]]()
+    for unit in units:
+        source = unit[0].source
+        if source is not None and left.get(source, 0):
+            left[source] -= 1
+            taken.append(unit)
+    return taken
+
+
+def _lacking_sources(census: Census, config: BatchConfig) -> list[str]:
+    """The sources that have not given their share yet, as "tools 1 of 2"."""
+    given = census.by_source
+    return [f"{name} {given.get(name, 0)} of {n}" for name, n in config.quotas.items() if given.get(name, 0) < n]
 
 
 def _facts(census: Census, agreement: Agreement, weight_version: int, now: float) -> Facts:
@@ -193,7 +214,12 @@ def _sentence(census: Census, config: BatchConfig, agreement: Agreement, facts: 
         sentence = f"{census.informative} of {config.bound} informative groups"
     else:
         sentence = f"{len(agreement.ready)} of {len(agreement.ready + agreement.awaited)} clients ready"
-    return sentence + _rewards_told(census, config) + _clients_told(config, agreement)
+    return sentence + _sources_told(census, config) + _rewards_told(census, config) + _clients_told(config, agreement)
+
+
+def _sources_told(census: Census, config: BatchConfig) -> str:
+    lacking_sources = _lacking_sources(census, config)
+    return f"; by source: {', '.join(lacking_sources)}" if lacking_sources else ""
 
 
 def _rewards_told(census: Census, config: BatchConfig) -> str:

@@ -6,11 +6,13 @@ the next rollout of that group refills just that slot.
 """
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from ajet_core.config import BatchConfig
-from ajet_core.errors import ConflictError, UnavailableError
+from ajet_core.errors import ConflictError, RequestError, UnavailableError
 from ajet_core.ids import new_group_id
+from ajet_core.wire import SourceView
 from ajet_server.capture.records import EpisodeRecord, PoolRow
 from ajet_server.episodes.clients import Agreement
 from ajet_server.episodes.policies import Decision
@@ -26,6 +28,7 @@ class Group:
     id: str
     task_id: str
     named_by_client: bool
+    source: str | None = None
     open: set[str] = field(default_factory=set[str])
     finished: set[str] = field(default_factory=set[str])
     doubtful: set[str] = field(default_factory=set[str])
@@ -91,6 +94,16 @@ class Pool:
         """Who agrees to an update now; nobody where the policy asks nobody."""
         return self._waiting.clients.agreement(time.monotonic()) if self.asks_clients else Agreement()
 
+    def sources(self) -> list[SourceView]:
+        """What each source gives to the next update; empty without shares."""
+        complete, open_of = self._waiting.census().by_source, Counter[str | None]()
+        for group in self._groups.values():
+            open_of[group.source] += len(group.open)
+        return [
+            SourceView(source=name, quota=quota, complete=complete.get(name, 0), open_episodes=open_of[name])
+            for name, quota in self._config.quotas.items()
+        ]
+
     def say(self, client_id: str, ready: bool, at: float) -> None:
         """A client agreed to an update, or took it back, at a Unix time."""
         self._waiting.clients.say(client_id, ready, _monotonic(at))
@@ -99,23 +112,28 @@ class Pool:
         """A batch is being bound to its episodes: what clients said until now has had its effect."""
         self._waiting.clients.begin_anew()
 
-    def join(self, group_id: str | None, task_id: str, episode_id: str, client_id: str) -> str:
+    def join(
+        self, group_id: str | None, task_id: str, episode_id: str, client_id: str, source: str | None = None
+    ) -> str:
         """Gives the episode a slot and returns the id of its group.
 
         Raises:
-            ConflictError: the named group is full, or belongs to another task.
-            UnavailableError: the pool is full, or the groups of the next batch are all under way.
+            RequestError: the job has shares by source, and this source has none.
+            ConflictError: the named group is full, or belongs to another task or source.
+            UnavailableError: the pool is full, or the groups of the next batch, or its source's, are all under way.
         """
+        self._refuse_source(source)
         if len(self._waiting) >= self._config.max_pool_episodes:
             raise UnavailableError(
                 f"the pool holds {len(self._waiting)} finished episodes, its bound (batch.max_pool_episodes); "
                 f"waiting for: {self.decision().waiting_for}",
                 retry_after_s=1.0,
             )
-        group = self._named_group(group_id, task_id) if group_id else self._group_with_room(task_id)
+        named = group_id is not None
+        group = self._named_group(group_id, task_id, source) if group_id else self._group_with_room(task_id, source)
         if group is None:
-            self._refuse_surplus()
-            group = Group(group_id or new_group_id(), task_id, named_by_client=group_id is not None)
+            self._refuse_surplus(source)
+            group = Group(group_id or new_group_id(), task_id, named, source)
             self._groups[group.id] = group
         self._hold(group, episode_id, client_id)
         return group.id
@@ -188,16 +206,26 @@ class Pool:
             self.leave(row.group_id, row.episode_id)
 
     def _group(self, member: EpisodeRecord | PoolRow) -> Group:
-        new = Group(member.group_id, member.task_id, named_by_client=member.group_named)
+        new = Group(member.group_id, member.task_id, member.group_named, member.source)
         return self._groups.setdefault(member.group_id, new)
 
-    def _named_group(self, group_id: str, task_id: str) -> Group | None:
+    def _refuse_source(self, source: str | None) -> None:
+        shares = self._config.sources
+        if shares is not None and source not in shares:
+            given = "is not given" if source is None else f"{source!r} has no share"
+            raise RequestError(f"source: {given}; batch.sources has {', '.join(shares)}", field="source")
+
+    def _named_group(self, group_id: str, task_id: str, source: str | None) -> Group | None:
         group = self._groups.get(group_id)
         if group is None:
             return None
         if group.task_id != task_id:
             raise ConflictError(
                 f"group_id: group {group_id} belongs to task {group.task_id!r}, not {task_id!r}", field="group_id"
+            )
+        if group.source != source:
+            raise ConflictError(
+                f"group_id: group {group_id} belongs to source {group.source!r}, not {source!r}", field="group_id"
             )
         if group.size >= self._config.group_size:
             raise ConflictError(
@@ -207,33 +235,39 @@ class Pool:
             )
         return group
 
-    def _group_with_room(self, task_id: str) -> Group | None:
-        """A group of the task that has a free slot: one of the server's, or one that its client left behind."""
+    def _group_with_room(self, task_id: str, source: str | None) -> Group | None:
+        """A group of task and source that has a free slot: one of the server's, or one that its client left behind."""
         now = time.monotonic()
         for group in self._groups.values():
-            room = group.task_id == task_id and group.size < self._config.group_size
+            same = (group.task_id, group.source) == (task_id, source)
+            room = same and group.size < self._config.group_size
             left = not group.awaited and now - group.touched >= self._quiet_s
             if room and (left or not group.named_by_client):
                 return group
         return None
 
-    def _refuse_surplus(self) -> None:
+    def _refuse_surplus(self, source: str | None) -> None:
         """Refuses a group beyond those of the next batch: its rollouts would be off-policy when their turn comes.
 
         An incomplete group that nobody works on is not counted: its client may be gone, and nobody must wait for it.
         Where the server chose the group, its next rollout may be just about to come, so there it waits a moment.
+        With shares by source, each source is bounded by its own, so that a fast one leaves the others their place.
         """
-        if self._config.bound is None:
+        quotas = self._config.quotas
+        bound = quotas[source] if quotas and source is not None else self._config.bound
+        if bound is None:
             return
+        groups = [group for group in self._groups.values() if not quotas or group.source == source]
         now = time.monotonic()
         if self._config.policy == "episodes":
-            held = sum(group.size - len(group.doubtful) for group in self._groups.values())
+            held = sum(group.size - len(group.doubtful) for group in groups)
         else:
-            held = sum(1 for group in self._groups.values() if self._alive(group, now))
-        if held >= self._config.bound:
+            held = sum(1 for group in groups if self._alive(group, now))
+        if held >= bound:
             kind = self._config.policy if self._config.policy in ("episodes", "informative_groups") else "groups"
+            of_source = f" of source {source!r}" if quotas else ""
             raise UnavailableError(
-                f"the {kind} of the next batch are all under way ({held} of {self._config.bound}); "
+                f"the {kind}{of_source} of the next batch are all under way ({held} of {bound}); "
                 f"waiting for: {self.decision().waiting_for}",
                 retry_after_s=1.0,
             )

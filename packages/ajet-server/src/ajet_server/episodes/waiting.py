@@ -54,13 +54,22 @@ class Waiting:
         self._census = None
 
     def unusable(self) -> list[PoolRow]:
-        """Episodes that no batch will take: older than `max_staleness` allows, or of an uninformative group."""
-        stale = {row.episode_id: row for row in self._rows.values() if row.oldest_version < self._oldest}
+        """Episodes that no batch will take: too old, of an uninformative group, or of a source without a share."""
+        stale = {
+            row.episode_id: row
+            for row in self._rows.values()
+            if row.oldest_version < self._oldest or not self._has_share(row)
+        }
         aside = [row for group in uninformative_groups(self.rows, self._config) for row in group]
         return list((stale | {row.episode_id: row for row in aside}).values())
 
+    def _has_share(self, row: PoolRow) -> bool:
+        return self._config.sources is None or row.source in self._config.sources
+
     def why_unusable(self, row: PoolRow) -> str:
         """Returns why no batch will take one of these, in a clause."""
+        if not self._has_share(row):
+            return f"its source {row.source!r} has no share of an update (batch.sources)"
         if row.oldest_version >= self._oldest:
             return "the rewards of its group do not differ (the policy waits for informative groups)"
         return (

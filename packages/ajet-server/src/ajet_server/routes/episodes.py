@@ -1,11 +1,8 @@
 """`/api/episodes`: open, prepare, finish, abort, heartbeat."""
 
-import time
-
 from fastapi import APIRouter, Depends, Request, Response
 
 from ajet_core.episode import EpisodeStatus
-from ajet_core.errors import UnavailableError
 from ajet_core.wire import AbortEpisode, EpisodeGrant, EpisodeView, FinishEpisode, Lease, OpenEpisode, PrepareEpisode
 from ajet_server.capture.records import EpisodeRecord
 from ajet_server.routes.access import (
@@ -47,19 +44,11 @@ async def open_episode(body: OpenEpisode, request: Request, server: ServerDep) -
 
 
 async def _open(runtime: Runtime, body: OpenEpisode, request: Request) -> EpisodeRecord | None:
-    """Opens, or waits and tries again. Nothing is opened for a client that has left while it waited."""
-    episodes, conductor = runtime.episodes, runtime.conductor
-    deadline = time.monotonic() + body.wait_s
-    while not await request.is_disconnected():
-        seen = episodes.changes.count
-        try:
-            return await episodes.open(body, conductor.weight_version, conductor.admit)
-        except UnavailableError:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise
-        await episodes.changes.wait(seen, left)
-    return None
+    """Nothing is opened for a client that has left; if it leaves while it waits, this is cancelled."""
+    if await request.is_disconnected():
+        return None
+    conductor = runtime.conductor
+    return await runtime.episodes.open(body, lambda: conductor.weight_version, conductor.admit, body.wait_s)
 
 
 @router.get("/{episode_id}", dependencies=[Depends(require_view)])

@@ -90,11 +90,12 @@ def _head(line: dict[str, Any]) -> str:
     reward = "" if line["reward"] is None else f", reward {line['reward']:g}"
     reason = f": {line['reason']}" if line["reason"] else ""
     metrics = "".join(f"   {name} {value:g}" for name, value in line["metrics"].items())
+    source = f"   source {line['source']}" if line["source"] else ""
     closed = f", closed {age(line['closed_at'])} ago" if line["closed_at"] is not None else ""
     batch = f"   batch {line['batch_id']} (step {line['step']})" if line["batch_id"] else ""
     return printable(
         f"episode {line['episode_id']}   {line['kind']}, {line['status']}{reason}{reward}{metrics}\n"
-        f"task {line['task_id']}   group {line['group_id']}   client {line['client_id']}\n"
+        f"task {line['task_id']}{source}   group {line['group_id']}   client {line['client_id']}\n"
         f"opened {age(line['opened_at'])} ago{closed}{batch}{'   set aside' if line['stale'] else ''}"
     )
 

@@ -45,7 +45,12 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _row(line: dict[str, Any]) -> list[str]:
-    notes = {line["kind"]: line["kind"] != "train", "stale": line["stale"], "dropped": line["dropped_at"] is not None}
+    notes = [
+        line["source"],
+        line["kind"] if line["kind"] != "train" else None,
+        "stale" if line["stale"] else None,
+        "dropped" if line["dropped_at"] is not None else None,
+    ]
     return [
         line["episode_id"],
         line["status"],
@@ -55,7 +60,7 @@ def _row(line: dict[str, Any]) -> list[str]:
         versions(line),
         "" if line["step"] is None else str(line["step"]),
         age(line["opened_at"]),
-        " ".join(note for note, holds in notes.items() if holds),
+        drawing.printable(" ".join(note for note in notes if note)),
     ]
 
 
