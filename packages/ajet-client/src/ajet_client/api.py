@@ -18,14 +18,21 @@ from ajet_core.events import EngineState
 from ajet_core.ids import new_client_id, new_request_id
 from ajet_core.wire import (
     AbortEpisode,
+    Decides,
+    Decision,
     EpisodeGrant,
     EpisodeView,
     FinishEpisode,
+    FollowedUnion,
+    FollowedView,
+    Follows,
     Lease,
     OpenEpisode,
     PoolView,
+    PrepareEpisode,
     Readiness,
     StatusView,
+    UnionView,
 )
 
 _HOLD_S = 10.0
@@ -212,6 +219,28 @@ class Api:
         body = _dump(finish_body(reward, metrics))
         return (yield from self._close(grant, "finish", body, self._report_timeout_s))
 
+    def prepare(
+        self, grant: EpisodeGrant, report: FinishEpisode, union_id: str, part: Decides | Follows
+    ) -> Plan[EpisodeView]:
+        """Promises the reward, for a union."""
+        body = _dump(PrepareEpisode(reward=report.reward, metrics=report.metrics, union_id=union_id, part=part))
+        return (yield from self._close(grant, "prepare", body, self._report_timeout_s))
+
+    def decide(self, union_id: str, secret: str) -> Plan[None]:
+        """Brings a decision to the episodes that follow a union."""
+        path, body = f"/api/unions/{union_id}/decision", _dump(Decision(secret=secret))
+        yield from self._call(f"deciding union {union_id}", "POST", path, self._report_timeout_s, body)
+
+    def union(self, union_id: str) -> Plan[UnionView]:
+        """Reads what the server decided for a union. Raises `NotFoundError` if it does not decide for it."""
+        reply = yield from self._call(f"reading union {union_id}", "GET", f"/api/unions/{union_id}")
+        return _read(UnionView, reply)
+
+    def followed(self) -> Plan[list[FollowedUnion]]:
+        """Reads which unions the server's episodes wait for."""
+        reply = yield from self._call("reading the unions", "GET", "/api/unions")
+        return _read(FollowedView, reply).unions
+
     def abort(self, grant: EpisodeGrant, reason: str) -> Plan[EpisodeView]:
         """Gives the episode up."""
         body = _dump(AbortEpisode(reason=reason[:2000] or "no reason given"))
@@ -233,7 +262,7 @@ class Api:
     def _close(self, grant: EpisodeGrant, verb: str, body: bytes, patience_s: float) -> Plan[EpisodeView]:
         path = f"/api/episodes/{grant.episode_id}/{verb}"
         request = Request("POST", path, grant.control_key, body)
-        doing = f"{verb}ing episode {grant.episode_id}"
+        doing = f"{verb.removesuffix('e')}ing episode {grant.episode_id}"
         reply = yield from persist(doing, lambda _: request, patience_s, self.clock)
         return _read(EpisodeView, reply)
 
