@@ -50,6 +50,7 @@ class EpisodeLine:
         newest_version: the newest.
         step: of the batch that took it.
         stale: set aside, no batch will take it.
+        union_id: the union that it was prepared for.
         dropped_at: when what its calls held was dropped (`retention`), None while it is there.
 
     The others are those of `EpisodeView`, and the seconds since 1970 of opening and closing.
@@ -76,6 +77,7 @@ class EpisodeLine:
     batch_id: str | None
     step: int | None
     stale: bool
+    union_id: str | None
     dropped_at: float | None
 
 
@@ -84,7 +86,8 @@ _LINE = """
         e.reason, count(c.seq) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
         coalesce(sum(c.completion_tokens), 0) AS completion_tokens, e.weight_version,
         min(c.weight_version) AS oldest_version, max(c.weight_version) AS newest_version, e.opened_at, e.closed_at,
-        e.batch_id, b.step, e.stale, e.dropped_at
+        e.batch_id, b.step, e.stale,
+        (SELECT p.union_id FROM promises p WHERE p.episode_id = e.id) AS union_id, e.dropped_at
     FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id LEFT JOIN batches b ON b.id = e.batch_id
     WHERE e.id = ? GROUP BY e.id
 """

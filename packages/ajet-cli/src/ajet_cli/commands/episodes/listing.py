@@ -45,7 +45,12 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _row(line: dict[str, Any]) -> list[str]:
-    notes = {line["kind"]: line["kind"] != "train", "stale": line["stale"], "dropped": line["dropped_at"] is not None}
+    notes = {
+        line["kind"]: line["kind"] != "train",
+        "prepared": line["status"] == "open" and line["union_id"] is not None,
+        "stale": line["stale"],
+        "dropped": line["dropped_at"] is not None,
+    }
     return [
         line["episode_id"],
         line["status"],
