@@ -30,3 +30,12 @@ def test_the_examples_run(start_server: StartServer) -> None:
     assert _run(server, "arithmetic.py", "--tasks", "2", "--group-size", "2").startswith("4 finished, 0 failed")
     assert _run(server, "async_arithmetic.py", "--tasks", "2", "--group-size", "2").startswith("4 finished, 0 failed")
     assert server.rows("SELECT count(*) FROM batches WHERE status = 'done'")[0][0] >= 3
+
+
+def test_the_example_of_a_team_runs(start_server: StartServer) -> None:
+    server = start_server(batch={"policy": "groups", "size": 2, "group_size": 2})
+    server.wait_until_rolling()
+    # Both roles on one server: self-play.
+    said = _run(server, "planner_executor.py", server.url, "--tasks", "2")
+    assert said.startswith("4 finished, 0 failed")
+    assert server.rows("SELECT count(DISTINCT group_id) FROM episodes WHERE status = 'finished'") == [(4,)]

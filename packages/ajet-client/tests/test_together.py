@@ -12,7 +12,14 @@ from ajet_client import AsyncSwarm, Swarm, resolve, together
 from ajet_client.testing import FakeClock, FakeEpisode, FakeServer
 from ajet_core.config import BatchConfig, Job, ModelConfig
 from ajet_core.episode import EpisodeStatus
-from ajet_core.errors import ConflictError, EpisodeClosedError, RequestError, UnavailableError
+from ajet_core.errors import (
+    ConflictError,
+    EpisodeClosedError,
+    ForbiddenError,
+    RequestError,
+    StorageError,
+    UnavailableError,
+)
 from ajet_core.wire import Follows
 
 ABORTED, FINISHED, OPEN = EpisodeStatus.ABORTED, EpisodeStatus.FINISHED, EpisodeStatus.OPEN
@@ -342,6 +349,33 @@ def test_a_run_wants_one_size_of_groups(pair: Pair) -> None:
     pair.first.job, pair.second.job = job(4), job(8)
     with pytest.raises(RequestError, match="compare groups of 4, 8"):
         together(pair.a, pair.b).run(lambda team: (1, 1), ["x"], progress=False)
+
+
+def test_a_run_brings_later_what_it_could_not_tell(pair: Pair) -> None:
+    pair.second.refuse("decide", ForbiddenError("for once"))
+    pair.first.refuse("finish", StorageError("for once"))
+    told: list[int] = []
+
+    def agent(team: Any) -> tuple[int, int]:
+        told.append(pair.second.requests.count("unions"))
+        return 1, 1
+
+    report = together(pair.a, pair.b).run(agent, ["x", "y", "z"], concurrency=1, progress=False, kind="eval")
+    assert (report.finished, report.attempts) == (3, 4)
+    assert told == [1, 2, 3, 3]
+    assert pair.second.episodes[0].status is OPEN, "undecided: its fellow may still be finished, or expire"
+    assert [episode.status for episode in pair.second.episodes[1:]] == [FINISHED] * 3
+
+
+def test_a_run_of_roles_wants_updates_that_teams_can_complete(pair: Pair) -> None:
+    pair.first.job = Job(model=ModelConfig(path="m"), batch=BatchConfig(group_size=4, size=3))
+    with pytest.raises(RequestError, match="an update takes 3 groups") as caught:
+        together(pair.a, pair.a).run(lambda team: (1, -1), ["x"], progress=False)
+    assert caught.value.field == "batch.size"
+    pair.first.job = Job(model=ModelConfig(path="m"), batch=BatchConfig(group_size=4, size=2))
+    report = together(pair.a, pair.a).run(lambda team: (1, -1), ["x"], progress=False)
+    assert (report.finished, report.reward_mean) == (4, 0)
+    assert len({episode.group_id for episode in pair.first.episodes}) == 2
 
 
 def test_with_asyncio(pair: Pair) -> None:

@@ -124,7 +124,9 @@ class Api:
         body = _dump(job) if isinstance(job, Job) else json.dumps(dict(job)).encode()
         yield from self._call("setting the job", "PUT", "/api/job", body=body)
 
-    def group_size(self, kind: str, asked: int | None, tasks: object, patience_s: float) -> Plan[int]:
+    def group_size(
+        self, kind: str, asked: int | None, tasks: object, patience_s: float, *, roles: int = 1
+    ) -> Plan[int]:
         """Returns how many episodes a run opens for each task.
 
         Groups that the server's job could never train are refused: they would fill its pool, and nothing would happen.
@@ -134,10 +136,12 @@ class Api:
             asked: what the user wants; None: what the job trains, and 1 for `eval`.
             tasks: what the run is about. Looked at only if it is a list or the like.
             patience_s: how long to wait for the job, seconds.
+            roles: groups of this server that a task has, one a role.
 
         Raises:
-            RequestError: `asked` is less than 1; or the job trains groups of another size; or it is 1, and no two tasks
-                are equal, so that no group could be made of them.
+            RequestError: `asked` is less than 1; or the job trains groups of another size; or its updates take no
+                multiple of `roles`; or `asked` is 1, and no two tasks are equal, so that no group could be made of
+                them.
             UnavailableError: the server could not be reached, or has no job, until the deadline.
         """
         if asked is not None and asked < 1:
@@ -145,6 +149,12 @@ class Api:
         if kind != EpisodeKind.TRAIN:
             return asked or 1
         batch = (yield from self._await_job(patience_s)).batch
+        if batch.bound is not None and batch.bound % roles:
+            raise RequestError(
+                f"batch.size: an update takes {batch.bound} groups (or episodes), but a team has {roles} of this "
+                "server at a time, so it would never be complete; use a multiple",
+                field="batch.size",
+            )
         if batch.policy == "episodes":
             return asked or 1
         if asked is None:

@@ -79,7 +79,7 @@ class AsyncTogether(Servers[AsyncSwarm]):
 
     @asynccontextmanager
     async def _open(self, asked: Asked) -> AsyncGenerator[AsyncTeam]:
-        if self.first_time():
+        if self.has_to_resolve():
             await self._resolve_earlier()
         steps = opening(self.seats(asked), self._take, self._drop, asked.wait, self.clock)
         team = AsyncTeam(await self.drive(steps), self)
@@ -91,6 +91,7 @@ class AsyncTogether(Servers[AsyncSwarm]):
         else:
             await self.drive(team.settle())
         finally:
+            self.left(team)
             for number, episode in enumerate(team):
                 self._drop(number, episode)
 
@@ -114,8 +115,10 @@ class AsyncTogether(Servers[AsyncSwarm]):
 
         self.refuse_asked()
         settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records)
-        plans = [(swarm.inner[1], swarm.inner[0].group_size(kind, group_size, tasks, wait)) for swarm in self.swarms]
-        sizes = [await link.run(plan) for link, plan in plans]
+        sizes: list[int] = []
+        for swarm in self.swarms:
+            api, link, _ = swarm.inner
+            sizes.append(await link.run(api.group_size(kind, group_size, tasks, wait, roles=self.roles(swarm))))
         return await AsyncRunner(self, agent, one_size(sizes), settings).run(tasks)
 
     async def resolve(self) -> Resolution:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import JsonValue
 
@@ -10,6 +10,7 @@ from ajet_client.async_swarm import AsyncSwarm
 from ajet_client.clock import Clock
 from ajet_client.seats import Seat, seats_of
 from ajet_client.swarm import Swarm
+from ajet_client.team_base import TeamBase
 from ajet_core.errors import RequestError
 
 S = TypeVar("S", Swarm, AsyncSwarm)
@@ -36,12 +37,16 @@ class Servers(Generic[S]):
         self.swarms = tuple(swarms)
         self.apis = [swarm.inner[0] for swarm in swarms]
         self.asked = asked
-        self._resolved = False
+        self._to_resolve = True
 
     @property
     def clock(self) -> Clock:
         """Tells the time."""
         return self.apis[0].clock
+
+    def roles(self, swarm: S) -> int:
+        """How many episodes of a team are of this server."""
+        return sum(other.url == swarm.url for other in self.swarms)
 
     def seats(self, asked: Asked) -> list[Seat]:
         count, tasks = len(self.swarms), asked.tasks
@@ -53,9 +58,14 @@ class Servers(Generic[S]):
         given = [asked.task] * count if tasks is None else tasks
         return seats_of(self.apis, urls, given, kind=asked.kind, task_id=asked.task_id, group_id=asked.group_id)
 
-    def first_time(self) -> bool:
-        first, self._resolved = not self._resolved, True
-        return first
+    def has_to_resolve(self) -> bool:
+        """True the first time, and once after a team that left doubt."""
+        due, self._to_resolve = self._to_resolve, False
+        return due
+
+    def left(self, team: TeamBase[Any]) -> None:
+        """A team is closed."""
+        self._to_resolve = self._to_resolve or team.left_doubt
 
     def refuse_asked(self) -> None:
         if self.asked != Asked():

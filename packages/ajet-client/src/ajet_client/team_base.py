@@ -41,6 +41,7 @@ class TeamBase(Generic[E]):
         self._commit_secret, self._abort_secret = new_secret(), new_secret()
         self._lock = threading.Lock()
         self._phase: Literal["open", "committing", "aborted"] = "open"
+        self._untold: set[int] = set()
 
     def __iter__(self) -> Iterator[E]:
         return iter(self._episodes)
@@ -108,6 +109,11 @@ class TeamBase(Generic[E]):
 
     # What follows is for `together`.
 
+    @property
+    def left_doubt(self) -> bool:
+        """Whether a server may have still to hear what was decided."""
+        return bool(self._untold)
+
     def settle(self) -> Steps[None]:
         """The block ended well: finishes all, or aborts all and raises. Without every reward, aborts and warns."""
         if any(episode.status is EpisodeStatus.ABORTED for episode in self._episodes):
@@ -118,6 +124,7 @@ class TeamBase(Generic[E]):
             text = f"the team ended without a reward for {', '.join(missing)} and was aborted: {self._union_id}"
             warnings.warn(text, RuntimeWarning, stacklevel=_USER_FRAME)
             return
+        self._untold = set(range(1, len(self._episodes)))
         try:
             for number, episode in enumerate(self._episodes):
                 yield Step(number, episode.prepare(self._union_id, self._part(number)))
@@ -147,6 +154,7 @@ class TeamBase(Generic[E]):
         for number in range(1, len(self._episodes)):
             try:
                 yield Step(number, self._apis[number].decide(self._union_id, self._commit_secret))
+                self._untold.discard(number)
             except AjetError as trouble:  # `resolve` will tell it
                 logger.warning("%r is finished, but its server has still to hear of it: %s", self[number], trouble)
 
@@ -173,6 +181,7 @@ class TeamBase(Generic[E]):
             yield from self._episodes[number].give_up(reason)
         except ConflictError:  # it is prepared, and wants to see that the union is aborted
             yield from self._apis[number].decide(self._union_id, self._abort_secret)
+        self._untold.discard(number)
 
     def _leave_open(self, phase: Literal["committing", "aborted"]) -> bool:
         with self._lock:

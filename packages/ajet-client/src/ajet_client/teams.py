@@ -89,7 +89,7 @@ class Together(Servers[Swarm]):
 
     @contextmanager
     def _open(self, asked: Asked, stop: Stop | None) -> Generator[Team]:
-        if self.first_time():
+        if self.has_to_resolve():
             self._resolve_earlier()
         team = Team(self.drive(opening(self.seats(asked), self._take, self._drop, asked.wait, self.clock), stop), self)
         try:
@@ -100,6 +100,7 @@ class Together(Servers[Swarm]):
         else:
             self.drive(team.settle())
         finally:
+            self.left(team)
             for number, episode in enumerate(team):
                 self._drop(number, episode)
 
@@ -124,14 +125,18 @@ class Together(Servers[Swarm]):
         metrics, as `0.reward`, `1.reward`.
 
         Raises:
-            RequestError: besides what `Swarm.run` says, the servers compare groups of different sizes.
+            RequestError: besides what `Swarm.run` says, the servers compare groups of different sizes, or one that is
+                there twice updates on a number of groups that teams cannot complete.
         """
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
 
         self.refuse_asked()
         settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records)
-        sizes = [swarm.inner[1].run(swarm.inner[0].group_size(kind, group_size, tasks, wait)) for swarm in self.swarms]
+        sizes: list[int] = []
+        for swarm in self.swarms:
+            api, link, _ = swarm.inner
+            sizes.append(link.run(api.group_size(kind, group_size, tasks, wait, roles=self.roles(swarm))))
         return Runner(self, agent, one_size(sizes), settings).run(tasks)
 
     def resolve(self) -> Resolution:
