@@ -72,3 +72,12 @@ def _load(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_example_of_a_team_runs(start_server: StartServer) -> None:
+    server = start_server(batch={"policy": "groups", "size": 2, "group_size": 2})
+    server.wait_until_rolling()
+    # Both roles on one server: self-play.
+    said = _run(server, "planner_executor.py", server.url, "--tasks", "2")
+    assert said.startswith("4 finished, 0 failed")
+    assert server.rows("SELECT count(DISTINCT group_id) FROM episodes WHERE status = 'finished'") == [(4,)]

@@ -39,6 +39,7 @@ def test_an_unknown_command_is_refused() -> None:
         ["episodes", "ls"],
         ["episodes", "show"],
         ["episodes", "export"],
+        ["episodes", "resolve"],
         ["ledger", "check"],
         ["ledger", "prune"],
         ["job", "init"],

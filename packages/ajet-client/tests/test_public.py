@@ -11,16 +11,20 @@ def test_the_exported_names() -> None:
     assert sorted(ajet_client.__all__) == [
         "AsyncEpisode",
         "AsyncSwarm",
+        "AsyncTeam",
         "CommandAgent",
         "Episode",
         "EpisodeRecord",
         "RunReport",
         "Swarm",
         "Task",
+        "Team",
         "__version__",
         "read_jsonl",
         "repeat",
+        "resolve",
         "shuffle",
+        "together",
     ]
     assert all(getattr(ajet_client, name) is not None for name in ajet_client.__all__)
     assert dir(ajet_client) == sorted(ajet_client.__all__)

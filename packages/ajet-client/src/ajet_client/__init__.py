@@ -2,6 +2,10 @@
 
     swarm         Swarm: one server; episodes, control, events, `run`
     async_swarm   AsyncSwarm: the same for asyncio
+    teams         together, resolve: several servers as one         async_teams   for asyncio
+    team_base     the episodes of several servers: finished together or not at all
+    seats         opens all of them or none         resolving     brings decisions to those left behind
+    servers, steps                                  what both kinds of teams share
     episode       an open episode: base URL and key for the agent, `reward`, `abort`
     tasks         Task, read_jsonl, repeat, shuffle
     report        EpisodeRecord, RunReport, and what a run is asked for
@@ -29,41 +33,51 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ajet_client.async_swarm import AsyncSwarm
+    from ajet_client.async_teams import AsyncTeam
     from ajet_client.command import CommandAgent
     from ajet_client.episode import AsyncEpisode, Episode
     from ajet_client.report import EpisodeRecord, RunReport
     from ajet_client.swarm import Swarm
     from ajet_client.tasks import Task, read_jsonl, repeat, shuffle
+    from ajet_client.teams import Team, resolve, together
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncEpisode",
     "AsyncSwarm",
+    "AsyncTeam",
     "CommandAgent",
     "Episode",
     "EpisodeRecord",
     "RunReport",
     "Swarm",
     "Task",
+    "Team",
     "__version__",
     "read_jsonl",
     "repeat",
+    "resolve",
     "shuffle",
+    "together",
 ]
 
 _HOME = {
     "AsyncEpisode": "episode",
     "AsyncSwarm": "async_swarm",
+    "AsyncTeam": "async_teams",
     "CommandAgent": "command",
     "Episode": "episode",
     "EpisodeRecord": "report",
     "RunReport": "report",
     "Swarm": "swarm",
     "Task": "tasks",
+    "Team": "teams",
     "read_jsonl": "tasks",
     "repeat": "tasks",
+    "resolve": "teams",
     "shuffle": "tasks",
+    "together": "teams",
 }
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from ajet_client._fake_episode import FakeEpisode
+from ajet_client._fake_unions import decide, followed_view, refuse_deciding_alone, refuse_finish, union_view
 from ajet_client._fake_views import CAUSE, completion, pool_view, status_view
 from ajet_core.config import BatchConfig, Job, ModelConfig
-from ajet_core.episode import EpisodeKind, EpisodeStatus
+from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import (
     ConfigError,
     ConflictError,
@@ -27,22 +29,27 @@ from ajet_core.events import EngineState
 from ajet_core.ids import new_attempt_id, new_episode_id, new_group_id
 from ajet_core.wire import (
     AbortEpisode,
+    Decision,
     EpisodeGrant,
-    EpisodeView,
     FinishEpisode,
     JanitorView,
     Lease,
     OpenEpisode,
     PoolView,
+    PrepareEpisode,
     Readiness,
 )
 
 _ROUTES = {
     r"POST /api/episodes": "open",
     r"GET /api/episodes/\w+": "view",
+    r"POST /api/episodes/\w+/prepare": "prepare",
     r"POST /api/episodes/\w+/finish": "finish",
     r"POST /api/episodes/\w+/abort": "abort",
     r"POST /api/episodes/\w+/heartbeat": "heartbeat",
+    r"GET /api/unions": "unions",
+    r"GET /api/unions/\w+": "union",
+    r"POST /api/unions/\w+/decision": "decide",
     r"GET /api/status": "status",
     r"GET /api/janitor": "janitor",
     r"(GET|PUT) /api/job": "job",
@@ -76,44 +83,6 @@ class Answer:
     def model(cls, value: BaseModel) -> "Answer":
         """Returns an answer of one of our models."""
         return cls(value.model_dump_json().encode(), headers={"content-type": "application/json"})
-
-
-@dataclass
-class FakeEpisode:
-    """An episode, as the fake server sees it.
-
-    Attributes:
-        id, group_id, task_id, client_id, kind, task, status: as the client sent them and left them.
-        reward: None until it is finished.
-        metrics: the further numbers that were reported.
-        reason: why it was aborted or expired.
-        group_named: whether the client named the group.
-        weights: the weight version that it names.
-        source: where its task comes from.
-        heartbeats: how often it was renewed.
-        calls: the agent's requests to the model.
-    """
-
-    id: str
-    group_id: str
-    task_id: str
-    client_id: str
-    kind: EpisodeKind
-    task: JsonValue
-    status: EpisodeStatus = EpisodeStatus.OPEN
-    reward: float | None = None
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-    reason: str | None = None
-    group_named: bool = False
-    weights: int | None = None
-    source: str | None = None
-    heartbeats: int = 0
-    calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-
-    @property
-    def open(self) -> bool:
-        """Whether it is open."""
-        return self.status is EpisodeStatus.OPEN
 
 
 class Plane:
@@ -155,7 +124,7 @@ class Plane:
 
     def _episode(self, route: str, episode: FakeEpisode, key: str | None, body: bytes) -> Answer:
         if route == "view":
-            return Answer.model(self._view(episode))
+            return Answer.model(episode.view())
         if key == f"key_{episode.id}":
             raise ForbiddenError("the agent's key allows inference only")
         if key != f"control_{episode.id}":
@@ -202,14 +171,32 @@ class Plane:
         repeated = episode.status is EpisodeStatus.FINISHED and episode.reward == report.reward
         if not repeated:
             self._refuse_closed(episode)
+            refuse_finish(episode.promise, report.reward)
         episode.status, episode.reward, episode.metrics = EpisodeStatus.FINISHED, report.reward, dict(report.metrics)
-        return Answer.model(self._view(episode))
+        return Answer.model(episode.view())
+
+    def _prepare(self, episode: FakeEpisode, body: bytes) -> Answer:
+        self._refuse_closed(episode)
+        episode.promise = PrepareEpisode.model_validate_json(body)
+        return Answer.model(episode.view())
+
+    def _unions(self, target: str, body: bytes) -> Answer:
+        return Answer.model(followed_view(self.episodes.values()))
+
+    def _union(self, target: str, body: bytes) -> Answer:
+        return Answer.model(union_view(target.split("/")[3], self.episodes.values()))
+
+    def _decide(self, target: str, body: bytes) -> Answer:
+        secret = Decision.model_validate_json(body).secret
+        decide(target.split("/")[3], secret, self.episodes.values())
+        return Answer.json([])
 
     def _abort(self, episode: FakeEpisode, body: bytes) -> Answer:
         if episode.status is not EpisodeStatus.ABORTED:
             self._refuse_closed(episode)
+            refuse_deciding_alone(episode.promise)
             episode.status, episode.reason = EpisodeStatus.ABORTED, AbortEpisode.model_validate_json(body).reason
-        return Answer.model(self._view(episode))
+        return Answer.model(episode.view())
 
     def _heartbeat(self, episode: FakeEpisode, body: bytes) -> Answer:
         self._refuse_closed(episode)
@@ -271,33 +258,12 @@ class Plane:
 
     def _chat(self, key: str | None, request: dict[str, Any]) -> Answer:
         episode = self.episodes.get((key or "").removeprefix("key_"))
-        if episode is None or not episode.open:
+        if episode is None or not episode.open or episode.promise is not None:
             raise KeyRefusedError("the key belongs to no open episode")
         if request.get("stream"):
             raise RequestError("the fake server does not stream", field="stream")
         episode.calls.append(request)
         return Answer.json(completion(self._reply(request["messages"])))
-
-    def _view(self, episode: FakeEpisode) -> EpisodeView:
-        return EpisodeView(
-            episode_id=episode.id,
-            attempt_id="att_fake",
-            group_id=episode.group_id,
-            task_id=episode.task_id,
-            source=episode.source,
-            kind=episode.kind,
-            status=episode.status,
-            client_id=episode.client_id,
-            reward=episode.reward,
-            metrics=episode.metrics,
-            reason=episode.reason,
-            calls=len(episode.calls),
-            prompt_tokens=0,
-            completion_tokens=0,
-            weight_version=episode.weights or 0,
-            weights=episode.weights,
-            batch_id=None,
-        )
 
 
 def _job(body: bytes) -> Job:

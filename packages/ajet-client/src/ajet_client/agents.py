@@ -4,7 +4,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 
 from ajet_client.attempts import AgentFailedError, call
 from ajet_client.source import BrokenAgentError, Sources, changed
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Agent: TypeAlias = Callable[["Episode"], object]
 """Runs one episode. Returns its reward, or None after `episode.reward(...)`."""
 Isolation: TypeAlias = Literal["thread", "process"]
+E = TypeVar("E")
 
 _POLL_S = 0.1
 """How often a file with an error is looked at, seconds."""
@@ -46,15 +47,21 @@ class AgentBase(ABC):
         """Ends what still runs and frees what is held. A later run may begin anew."""
 
 
-class FunctionAgent(AgentBase):
-    """A function, called in the runner's threads."""
+class FunctionAgent(Generic[E]):
+    """A function, called in the runner's threads: of an episode, or of a team of them."""
 
-    def __init__(self, function: Agent) -> None:
+    def __init__(self, function: Callable[[E], object]) -> None:
         self._function = function
 
-    def run(self, episode: "Episode", stop: Stop) -> object:
+    def wait_until_ready(self, stop: Stop) -> None:
+        """It always is."""
+
+    def run(self, episode: E, stop: Stop) -> object:
         """Calls it. A thread cannot be stopped: its calls to the model fail once the episode is aborted."""
         return call(self._function, episode)
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
 
 class WatchingAgent(AgentBase):
@@ -112,7 +119,9 @@ def refuse_if_over(episode: "EpisodeBase", stop: Stop) -> None:
         raise AgentFailedError(f"the episode is {episode.status} already")
 
 
-def as_agent(agent: "Agent | AgentBase | str", isolation: Isolation, timeout: float | None, watch: bool) -> AgentBase:
+def as_agent(
+    agent: "Agent | AgentBase | str", isolation: Isolation, timeout: float | None, watch: bool
+) -> "AgentBase | FunctionAgent[Episode]":
     """Returns what a runner runs; see `Swarm.run` for the arguments and their `RequestError`s."""
     if isolation not in {"thread", "process"}:
         raise RequestError(f"isolation must be 'thread' or 'process', got {isolation!r}", field="isolation")

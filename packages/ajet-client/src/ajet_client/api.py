@@ -19,15 +19,22 @@ from ajet_core.events import EngineState
 from ajet_core.ids import new_client_id, new_request_id
 from ajet_core.wire import (
     AbortEpisode,
+    Decides,
+    Decision,
     EpisodeGrant,
     EpisodeView,
     FinishEpisode,
+    FollowedUnion,
+    FollowedView,
+    Follows,
     JanitorView,
     Lease,
     OpenEpisode,
     PoolView,
+    PrepareEpisode,
     Readiness,
     StatusView,
+    UnionView,
 )
 
 _HOLD_S = 10.0
@@ -126,7 +133,9 @@ class Api:
         body = _dump(job) if isinstance(job, Job) else json.dumps(dict(job)).encode()
         yield from self._call("setting the job", "PUT", "/api/job", body=body)
 
-    def group_size(self, kind: str, asked: int | None, tasks: object, patience_s: float) -> Plan[int]:
+    def group_size(
+        self, kind: str, asked: int | None, tasks: object, patience_s: float, *, roles: int = 1
+    ) -> Plan[int]:
         """Returns how many episodes a run opens for each task.
 
         Groups that the server's job could never train are refused: they would fill its pool, and nothing would happen.
@@ -136,10 +145,12 @@ class Api:
             asked: what the user wants; None: what the job trains, and 1 for `eval`.
             tasks: what the run is about. Looked at only if it is a list or the like.
             patience_s: how long to wait for the job, seconds.
+            roles: groups of this server that a task has, one a role.
 
         Raises:
-            RequestError: `asked` is less than 1; or the job trains groups of another size; or it is 1, and no two tasks
-                are equal, so that no group could be made of them.
+            RequestError: `asked` is less than 1; or the job trains groups of another size; or its updates take no
+                multiple of `roles`; or `asked` is 1, and no two tasks are equal, so that no group could be made of
+                them.
             UnavailableError: the server could not be reached, or has no job, until the deadline.
         """
         if asked is not None and asked < 1:
@@ -147,6 +158,12 @@ class Api:
         if kind != EpisodeKind.TRAIN:
             return asked or 1
         batch = (yield from self._await_job(patience_s)).batch
+        if batch.bound is not None and batch.bound % roles:
+            raise RequestError(
+                f"batch.size: an update takes {batch.bound} groups (or episodes), but a team has {roles} of this "
+                "server at a time, so it would never be complete; use a multiple",
+                field="batch.size",
+            )
         if batch.policy == "episodes":
             return asked or 1
         if asked is None:
@@ -245,6 +262,28 @@ class Api:
         body = _dump(finish_body(reward, metrics))
         return (yield from self._close(grant, "finish", body, self._report_timeout_s))
 
+    def prepare(
+        self, grant: EpisodeGrant, report: FinishEpisode, union_id: str, part: Decides | Follows
+    ) -> Plan[EpisodeView]:
+        """Promises the reward, for a union."""
+        body = _dump(PrepareEpisode(reward=report.reward, metrics=report.metrics, union_id=union_id, part=part))
+        return (yield from self._close(grant, "prepare", body, self._report_timeout_s))
+
+    def decide(self, union_id: str, secret: str) -> Plan[None]:
+        """Brings a decision to the episodes that follow a union."""
+        path, body = f"/api/unions/{union_id}/decision", _dump(Decision(secret=secret))
+        yield from self._call(f"deciding union {union_id}", "POST", path, self._report_timeout_s, body)
+
+    def union(self, union_id: str) -> Plan[UnionView]:
+        """Reads what the server decided for a union. Raises `NotFoundError` if it does not decide for it."""
+        reply = yield from self._call(f"reading union {union_id}", "GET", f"/api/unions/{union_id}")
+        return _read(UnionView, reply)
+
+    def followed(self) -> Plan[list[FollowedUnion]]:
+        """Reads which unions the server's episodes wait for."""
+        reply = yield from self._call("reading the unions", "GET", "/api/unions")
+        return _read(FollowedView, reply).unions
+
     def abort(self, grant: EpisodeGrant, reason: str) -> Plan[EpisodeView]:
         """Gives the episode up."""
         body = _dump(AbortEpisode(reason=reason[:2000] or "no reason given"))
@@ -266,7 +305,7 @@ class Api:
     def _close(self, grant: EpisodeGrant, verb: str, body: bytes, patience_s: float) -> Plan[EpisodeView]:
         path = f"/api/episodes/{grant.episode_id}/{verb}"
         request = Request("POST", path, grant.control_key, body, min(_ANSWER_S, patience_s))
-        doing = f"{verb}ing episode {grant.episode_id}"
+        doing = f"{verb.removesuffix('e')}ing episode {grant.episode_id}"
         reply = yield from persist(doing, lambda _: request, patience_s, self.clock)
         return _read(EpisodeView, reply)
 

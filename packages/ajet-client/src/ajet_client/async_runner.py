@@ -7,26 +7,54 @@ opening that the server holds is cut: the HTTP client closes the connection of a
 import asyncio
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from contextlib import AbstractAsyncContextManager
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from ajet_client.attempts import Attempts, adopt
+from pydantic import JsonValue
+
+from ajet_client.attempts import Attempted, Attempts, adopt
+from ajet_client.clock import Clock
 from ajet_client.episode import AsyncEpisode
 from ajet_client.progress import Show, expected_total, progress_bar
 from ajet_client.report import EpisodeRecord, RunReport, RunSettings, Slot, new_report, slots_of
 from ajet_client.tasks import TaskLike
 
-if TYPE_CHECKING:
-    from ajet_client.async_swarm import AsyncSwarm
-
 AsyncAgent: TypeAlias = Callable[[AsyncEpisode], Awaitable[object]]
 """Runs one episode. Returns its reward, or None after `episode.reward(...)`."""
+E = TypeVar("E", bound=Attempted)
+E_co = TypeVar("E_co", bound=Attempted, covariant=True)
 TaskStream: TypeAlias = "Iterable[TaskLike] | AsyncIterable[TaskLike]"
 
 
-class AsyncRunner:
-    """One call of `AsyncSwarm.run`."""
+class AsyncOpens(Protocol[E_co]):
+    """Where a runner opens episodes, or teams of them: a swarm, or several together."""
 
-    def __init__(self, swarm: "AsyncSwarm", agent: AsyncAgent, group_size: int, settings: RunSettings) -> None:
+    @property
+    def clock(self) -> Clock:
+        """Tells the time."""
+        ...
+
+    def episode(
+        self,
+        task: JsonValue = None,
+        *,
+        kind: str,
+        task_id: str | None,
+        group_id: str | None,
+        weights: int | None,
+        source: str | None,
+        wait: float,
+    ) -> AbstractAsyncContextManager[E_co]:
+        """Opens one for an `async with` block."""
+        ...
+
+
+class AsyncRunner(Generic[E]):
+    """One call of `AsyncSwarm.run` or `AsyncTogether.run`."""
+
+    def __init__(
+        self, swarm: AsyncOpens[E], agent: Callable[[E], Awaitable[object]], group_size: int, settings: RunSettings
+    ) -> None:
         self._swarm = swarm
         self._agent = agent
         self._group_size = group_size
@@ -86,7 +114,7 @@ class AsyncRunner:
             return False
         return True
 
-    async def _call(self, episode: AsyncEpisode) -> object:
+    async def _call(self, episode: E) -> object:
         returned: object = self._agent(episode)
         return await returned if inspect.isawaitable(returned) else returned
 

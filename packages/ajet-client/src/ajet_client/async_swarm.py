@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     import httpx2
     from pydantic import JsonValue
 
+    from ajet_client.api import Api
     from ajet_client.async_runner import AsyncAgent, TaskStream
     from ajet_client.episode import AsyncEpisode
+    from ajet_client.leases import HeartbeatTask
     from ajet_client.report import EpisodeRecord, RunReport
+    from ajet_client.transport import AsyncLink
     from ajet_core.config import Job
     from ajet_core.events import Event
     from ajet_core.wire import EpisodeView, JanitorView, PoolView, StatusView
@@ -91,6 +94,11 @@ class AsyncSwarm:
     def clock(self) -> Clock:
         """Tells the time."""
         return self._api.clock
+
+    @property
+    def inner(self) -> tuple[Api, AsyncLink, HeartbeatTask]:
+        """What its episodes are made of, for `together`."""
+        return self._api, self._link, self._heartbeats
 
     async def close(self) -> None:
         """Closes the connections. Open episodes stay open until their lease ends."""

@@ -3,17 +3,53 @@
 import inspect
 import logging
 from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from ajet_client.clock import Clock
-from ajet_client.episode import EpisodeBase
 from ajet_client.report import EpisodeRecord, RunSettings, Slot
+from ajet_core.episode import EpisodeKind
 from ajet_core.errors import ConflictError, RewardError
 
 logger = logging.getLogger("ajet_client")
 
+E = TypeVar("E")
+
 
 class AgentFailedError(Exception):
     """An agent outside this process came to no reward; the message says why, and a note has its traceback, if any."""
+
+
+class Attempted(Protocol):
+    """What is attempted: an episode, or a team of them."""
+
+    @property
+    def id(self) -> str:
+        """Id of the episode."""
+        ...
+
+    @property
+    def group_id(self) -> str:
+        """Its group."""
+        ...
+
+    @property
+    def kind(self) -> EpisodeKind:
+        """`train` or `eval`."""
+        ...
+
+    @property
+    def recorded_reward(self) -> float | None:
+        """The reward set so far."""
+        ...
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The further numbers set so far."""
+        ...
+
+    def reward(self, value: Any, /) -> None:
+        """Records the reward."""
+        ...
 
 
 class Attempts:
@@ -28,11 +64,11 @@ class Attempts:
         self._limit = settings.attempts
         self._clock = clock
         self._began = clock.now()
-        self._episode: EpisodeBase | None = None
+        self._episode: Attempted | None = None
         self._count = 0
         self._error: str | None = None
 
-    def opened(self, episode: EpisodeBase) -> None:
+    def opened(self, episode: Attempted) -> None:
         """Notes a new attempt."""
         self._episode = episode
         self._count += 1
@@ -86,11 +122,11 @@ class Attempts:
         )
 
 
-def _short(episode: EpisodeBase) -> str:
+def _short(episode: Attempted) -> str:
     return f"no attempt is left, so group {episode.group_id} stays short of it"
 
 
-def call(function: Callable[..., object], episode: EpisodeBase) -> object:
+def call(function: Callable[[E], object], episode: E) -> object:
     """Calls an agent's function; one that is `async` runs in an event loop of its own."""
     returned = function(episode)
     if not inspect.iscoroutine(returned):
@@ -100,9 +136,9 @@ def call(function: Callable[..., object], episode: EpisodeBase) -> object:
     return asyncio.run(returned)
 
 
-def adopt(episode: EpisodeBase, returned: object) -> None:
+def adopt(episode: Attempted, returned: object) -> None:
     """Takes what an agent returned for its reward, unless it set one itself. Raises `RewardError` if there is none."""
     if returned is not None:
-        episode.reward(returned)  # type: ignore[arg-type]
+        episode.reward(returned)
     elif episode.recorded_reward is None:
         raise RewardError("the agent returned None and called no episode.reward(...)", field="reward")

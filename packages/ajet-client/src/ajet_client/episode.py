@@ -15,7 +15,7 @@ from ajet_client.plans import Plan
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import AjetError, ConflictError, EpisodeClosedError
 from ajet_core.reward import validate_reward
-from ajet_core.wire import EpisodeGrant, EpisodeView
+from ajet_core.wire import Decides, EpisodeGrant, EpisodeView, Follows
 
 if TYPE_CHECKING:
     from ajet_client.transport import AsyncLink, Link
@@ -118,7 +118,7 @@ class EpisodeBase:
             RewardError: `value` or a metric cannot be one; its `field` is `reward` or `metrics.<name>`.
             EpisodeClosedError: the episode was aborted, or the server has closed it.
         """
-        self._refuse_closed()
+        self.refuse_closed()
         number = validate_reward(value)
         checked = {name: validate_reward(item, f"metrics.{name}") for name, item in metrics.items()}
         finish_body(number, self._metrics | checked)
@@ -126,6 +126,13 @@ class EpisodeBase:
         self._metrics |= checked
 
     # What follows is for the swarm.
+
+    def refuse_closed(self) -> None:
+        """Raises `EpisodeClosedError` if the episode is closed, as far as this client knows."""
+        if self._lost is not None:
+            raise self._lost
+        if self._status is not EpisodeStatus.OPEN:
+            raise EpisodeClosedError(f"episode {self.id} is {self._status}; it takes no reward")
 
     @property
     def grant(self) -> EpisodeGrant:
@@ -144,7 +151,7 @@ class EpisodeBase:
         """The block ended well: reports the reward. Without one, aborts and warns."""
         if self._status is EpisodeStatus.ABORTED:
             return
-        self._refuse_closed()
+        self.refuse_closed()
         if self._reward is None:
             with suppress(AjetError):  # it expires by itself
                 yield from self.give_up(_NO_REWARD)
@@ -163,6 +170,31 @@ class EpisodeBase:
         except AjetError as trouble:
             error.add_note(f"{self!r} could not be aborted and will expire: {trouble}")
 
+    def prepare(self, union_id: str, part: Decides | Follows) -> Plan[None]:
+        """Promises the reward, for a union. Raises `EpisodeClosedError` if the episode is closed."""
+        self.refuse_closed()
+        try:
+            report = finish_body(self._promised, self._metrics)
+            self._view = yield from self._api.prepare(self._grant, report, union_id, part)
+        except EpisodeClosedError as error:
+            self.lose(error)
+            self.refuse_closed()
+
+    def commit(self) -> Plan[None]:
+        """Reports the reward that was promised, and so decides for the union."""
+        yield from self._finish(self._promised)
+
+    @property
+    def _promised(self) -> float:
+        if self._reward is None:
+            raise RuntimeError("there is no reward to promise")
+        return self._reward
+
+    def follow(self) -> None:
+        """The union was committed, so the episode is finished, or will be as soon as its server hears of it."""
+        with self._closing:
+            self._status, self._lost = EpisodeStatus.FINISHED, None
+
     def give_up(self, reason: str) -> Plan[None]:
         """Aborts. Does nothing if the episode is closed already."""
         if not self._close(EpisodeStatus.ABORTED):
@@ -175,7 +207,7 @@ class EpisodeBase:
             self._view = yield from self._api.finish(self._grant, reward, self._metrics)
         except EpisodeClosedError as error:
             self.lose(error)
-            self._refuse_closed()
+            self.refuse_closed()
         except ConflictError as error:  # it made no call, say: the server will not take it, so its slot is given back
             yield from self.fail(error)
             raise
@@ -189,12 +221,6 @@ class EpisodeBase:
                 return False
             self._status, self._lost = status, lost
             return True
-
-    def _refuse_closed(self) -> None:
-        if self._lost is not None:
-            raise self._lost
-        if self._status is not EpisodeStatus.OPEN:
-            raise EpisodeClosedError(f"episode {self.id} is {self._status}; it takes no reward")
 
 
 class Episode(EpisodeBase):

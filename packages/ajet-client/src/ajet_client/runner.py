@@ -9,12 +9,14 @@ refuse their agents' calls, waits a little for the workers and raises.
 import logging
 import threading
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, contextmanager
+from typing import Generic, Protocol, TypeVar
 
-from ajet_client.agents import AgentBase
-from ajet_client.attempts import Attempts, adopt
-from ajet_client.episode import Episode, describe
+from pydantic import JsonValue
+
+from ajet_client.attempts import Attempted, Attempts, adopt
+from ajet_client.clock import Clock
+from ajet_client.episode import describe
 from ajet_client.progress import Show, expected_total, progress_bar
 from ajet_client.report import EpisodeRecord, RunReport, RunSettings, Slot, new_report, slots
 from ajet_client.source import BrokenAgentError
@@ -23,8 +25,59 @@ from ajet_client.transport import Stop, StoppedError
 from ajet_client.workers import Workers
 from ajet_core.errors import AjetError
 
-if TYPE_CHECKING:
-    from ajet_client.swarm import Swarm
+
+class Tried(Attempted, Protocol):
+    """What a runner opens: an episode, or a team of them."""
+
+    def abort(self, reason: str) -> None:
+        """Gives it up."""
+        ...
+
+
+E = TypeVar("E", bound=Tried)
+E_contra = TypeVar("E_contra", bound=Tried, contravariant=True)
+E_co = TypeVar("E_co", bound=Tried, covariant=True)
+
+
+class Opens(Protocol[E_co]):
+    """Where a runner opens them: a swarm, or several together."""
+
+    @property
+    def clock(self) -> Clock:
+        """Tells the time."""
+        ...
+
+    def episode(
+        self,
+        task: JsonValue = None,
+        *,
+        kind: str,
+        task_id: str | None,
+        group_id: str | None,
+        weights: int | None,
+        source: str | None,
+        wait: float,
+        stop: Stop | None,
+    ) -> AbstractContextManager[E_co]:
+        """Opens one for a `with` block."""
+        ...
+
+
+class Runs(Protocol[E_contra]):
+    """What runs them: see `agents.AgentBase`."""
+
+    def wait_until_ready(self, stop: Stop) -> None:
+        """Returns once there is code to run."""
+        ...
+
+    def run(self, episode: E_contra, stop: Stop) -> object:
+        """Runs one and returns the reward, or None."""
+        ...
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        ...
+
 
 _GRACE_S = 5.0
 """How long stopped workers are waited for, seconds."""
@@ -32,17 +85,17 @@ _GRACE_S = 5.0
 logger = logging.getLogger("ajet_client")
 
 
-class Runner:
-    """One call of `Swarm.run`."""
+class Runner(Generic[E]):
+    """One call of `Swarm.run` or `Together.run`."""
 
-    def __init__(self, swarm: "Swarm", agent: AgentBase, group_size: int, settings: RunSettings) -> None:
+    def __init__(self, swarm: Opens[E], agent: Runs[E], group_size: int, settings: RunSettings) -> None:
         self._swarm = swarm
         self._agent = agent
         self._group_size = group_size
         self._settings = settings
         self._report = new_report(settings)
         self._show: Show = lambda report: None
-        self._open: set[Episode] = set()
+        self._open: set[E] = set()
         self._reporting = threading.Lock()
         self._stop = Stop()
         self._workers = Workers(settings.concurrency, self._serve)
@@ -98,7 +151,7 @@ class Runner:
         return True
 
     @contextmanager
-    def _opened(self, slot: Slot) -> Generator[Episode]:
+    def _opened(self, slot: Slot) -> Generator[E]:
         task, settings = slot.task, self._settings
         with self._swarm.episode(
             task.data,

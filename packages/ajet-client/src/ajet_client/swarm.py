@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
     from ajet_client.agents import Agent, AgentBase, Isolation
+    from ajet_client.api import Api
     from ajet_client.episode import Episode
+    from ajet_client.leases import HeartbeatThread
     from ajet_client.report import EpisodeRecord, RunReport
     from ajet_client.tasks import TaskLike
-    from ajet_client.transport import Stop
+    from ajet_client.transport import Link, Stop
     from ajet_core.config import Job
     from ajet_core.events import Event
     from ajet_core.wire import EpisodeGrant, EpisodeView, JanitorView, OpenEpisode, PoolView, StatusView
@@ -92,6 +94,11 @@ class Swarm:
     def clock(self) -> Clock:
         """Tells the time."""
         return self._api.clock
+
+    @property
+    def inner(self) -> tuple[Api, Link, HeartbeatThread]:
+        """What its episodes are made of, for `together`."""
+        return self._api, self._link, self._heartbeats
 
     def close(self) -> None:
         """Closes the connections. Open episodes stay open until their lease ends."""

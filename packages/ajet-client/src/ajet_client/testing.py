@@ -23,7 +23,8 @@ from typing import Any, TypeAlias
 
 import httpx2
 
-from ajet_client._fake_plane import Answer, FakeEpisode, Plane
+from ajet_client._fake_episode import FakeEpisode
+from ajet_client._fake_plane import Answer, Plane
 from ajet_client.clock import Clock
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeStatus
@@ -88,8 +89,9 @@ class FakeServer:
     Attributes:
         url: where it listens; a made-up name until `serve()`.
         lingers: go on answering after a shutdown.
-        requests: the route of each request so far: `open`, `finish`, `abort`, `heartbeat`, `view`, `status`, `janitor`,
-            `job`, `start`, `stop`, `shutdown`, `health`, `events` or `chat`.
+        requests: the route of each request so far: `open`, `prepare`, `finish`, `abort`, `heartbeat`, `view`,
+            `unions`, `union`, `decide`, `status`, `janitor`, `job`, `start`, `stop`, `shutdown`, `health`, `events` or
+            `chat`.
     """
 
     def __init__(self, *, reply: Callable[[Messages], str] = lambda messages: "ok", lease_s: float = 120.0) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from ajet_core.events import EngineState
-from ajet_core.wire import PoolView
+from ajet_core.wire import FollowedUnion, PoolView
 from ajet_server.observe.why import why
 
 
@@ -28,3 +28,23 @@ def test_one_sentence(state: str, ready: bool, count: int, said: str) -> None:
         waiting_for="0 of 4 groups complete",
     )
     assert why(EngineState(state), "the cause", pool) == said
+
+
+def test_what_is_in_doubt_is_said() -> None:
+    unions = [
+        FollowedUnion(union_id=name, decider="http://a", episode_ids=["ep_1"], prepared_at=0)
+        for name in ("un_1", "un_2")
+    ]
+    pool = PoolView(
+        open_episodes=2,
+        finished_episodes=0,
+        stale_episodes=0,
+        groups_complete=0,
+        groups_open=0,
+        ready=False,
+        waiting_for="0 of 4 groups complete",
+        in_doubt=unions,
+    )
+    said = why(EngineState.ROLLING, "the cause", pool)
+    assert "; in doubt: 2 open episodes of union un_1 and 1 more, which http://a decides" in said
+    assert "ajet episodes resolve" in said

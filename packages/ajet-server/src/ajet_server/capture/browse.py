@@ -50,6 +50,7 @@ class EpisodeLine:
         newest_version: the newest.
         step: of the batch that took it.
         stale: set aside, no batch will take it.
+        union_id: the union that it was prepared for.
         dropped_at: when what its calls held was dropped (`retention`), None while it is there.
 
     The others are those of `EpisodeView`, and the seconds since 1970 of opening and closing.
@@ -77,6 +78,7 @@ class EpisodeLine:
     batch_id: str | None
     step: int | None
     stale: bool
+    union_id: str | None
     dropped_at: float | None
 
 
@@ -86,7 +88,8 @@ _LINE = """
         coalesce(sum(c.completion_tokens), 0) AS completion_tokens, e.weight_version,
         min(c.weight_version) AS oldest_version,
         max(coalesce(json_extract(c.version_spans, '$[#-1][1]'), c.weight_version)) AS newest_version,
-        e.opened_at, e.closed_at, e.batch_id, b.step, e.stale, e.dropped_at
+        e.opened_at, e.closed_at, e.batch_id, b.step, e.stale,
+        (SELECT p.union_id FROM promises p WHERE p.episode_id = e.id) AS union_id, e.dropped_at
     FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id LEFT JOIN batches b ON b.id = e.batch_id
     WHERE e.id = ? GROUP BY e.id
 """

@@ -52,9 +52,9 @@ def _wanted(statuses: tuple[str, ...], kind: str | None, group: str | None, task
 
 @click.group()
 def episodes() -> None:
-    """Look at the episodes of a server's data folder.
+    """Look at the episodes of a server's data folder, and resolve those in doubt.
 
-    The ledger is read from the disk and not changed; the server may run meanwhile.
+    To look, the ledger is read from the disk and not changed; the server may run meanwhile.
     """
 
 
@@ -199,3 +199,18 @@ def _describe(found: dict[str, Any]) -> str:
     dropped = f"{counted(found['dropped'], 'episode')} left out: what the calls held was dropped (retention)"
     counts = f"{counted(found['calls'], 'call')} of {counted(found['episodes'], 'episode')}, {found['tokens']:,} tokens"
     return lines(counts, dropped if found["dropped"] else None, wrote(found["file"]), wrote(found["episodes_file"]))
+
+
+@episodes.command("resolve")
+@click.argument("urls", nargs=-1, required=True, metavar="URL URL...")
+@click.option("--token", default=None, envvar="AJET_TOKEN", help="Client token of the servers, if they want one.")
+@json_option
+def resolve_command(urls: tuple[str, ...], token: str | None, as_json: bool) -> None:
+    """Bring decisions to episodes in doubt: those whose client died while it finished them on several servers.
+
+    URL are the servers, the deciding one among them. Harmless at any time, and again.
+    """
+    from ajet_cli.commands.episodes import resolution
+
+    found = resolution.collect(urls, token)
+    show(found, resolution.describe(found), as_json=as_json)

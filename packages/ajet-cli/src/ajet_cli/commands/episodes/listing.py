@@ -48,6 +48,7 @@ def _row(line: dict[str, Any]) -> list[str]:
     notes = [
         line["source"],
         line["kind"] if line["kind"] != "train" else None,
+        "prepared" if line["status"] == "open" and line["union_id"] is not None else None,
         "stale" if line["stale"] else None,
         "dropped" if line["dropped_at"] is not None else None,
     ]
