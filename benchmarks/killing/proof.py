@@ -19,7 +19,8 @@ from ajet_core.config import Job
 from ajet_server.audit import audit
 from ajet_server.capture.ledger import peek
 from ajet_server.capture.records import batch_episodes
-from ajet_server.train.checkpoint import checkpoint_name, read_manifest
+from ajet_server.datadir import checkpoint_name
+from ajet_server.train.checkpoint import read_manifest
 from ajet_server.train.trainer import Trainer
 
 _WAIT_S = 30.0

@@ -9,8 +9,8 @@ from ajet_core.errors import StorageError
 from ajet_server.capture.check import check
 from ajet_server.capture.problem import Problem
 from ajet_server.capture.reading import look, snapshot
-from ajet_server.datadir import ledger_path
-from ajet_server.train.checkpoint import checkpoint_name, read_manifest
+from ajet_server.datadir import checkpoint_name, ledger_path
+from ajet_server.train.checkpoint import read_manifest
 
 _KEPT = 1000
 

@@ -10,7 +10,7 @@ _MOST_BYTES = 1 << 16
 class JoinedWrites:
     """A transport over another one, which is given everything that was written in one turn of the loop at once."""
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.WriteTransport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._held: list[bytes] = []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ajet_cli.commands.datafolder import age
 from ajet_cli.commands.merge import drawing
+from ajet_cli.output import printable
 
 if TYPE_CHECKING:
     from ajet_server.capture.browse import EpisodeFilter
@@ -61,7 +62,7 @@ def _row(line: dict[str, Any]) -> list[str]:
         versions(line),
         "" if line["step"] is None else str(line["step"]),
         age(line["opened_at"]),
-        drawing.printable(" ".join(note for note in notes if note)),
+        printable(" ".join(note for note in notes if note)),
     ]
 
 

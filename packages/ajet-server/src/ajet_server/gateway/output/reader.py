@@ -3,7 +3,7 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, takewhile
-from typing import Literal, TypeGuard
+from typing import Literal, cast
 
 import msgspec
 
@@ -103,7 +103,8 @@ class OutputReader:
         return read + [self._read(token_id) for token_id in ids[len(read) :]]
 
     def _plain_texts(self, ids: Sequence[int]) -> list[str]:
-        texts = list(takewhile(_is_known, map(self._texts.whole.get, ids)))
+        known = takewhile(lambda text: text is not None, map(self._texts.whole.get, ids))
+        texts = cast("list[str]", list(known))
         ends = list(accumulate(map(len, texts), initial=self._length))
         self._begins += ends[:-1]
         self._ends += ends[1:]
@@ -145,7 +146,3 @@ class OutputReader:
             finish_reason="length" if reason == "length" else "tool_calls" if calls else "stop",
             reasoning_tokens=len(self._begins) if end is None else bisect_left(self._begins, end),
         )
-
-
-def _is_known(text: str | None) -> TypeGuard[str]:
-    return text is not None
