@@ -28,7 +28,7 @@ from killing.run import Run, summary
 _LEAST_UPDATES = 40
 _SHARE_AT_END = 0.25
 """Part of the updates whose mean reward is the level that a run has reached."""
-_HARM = 0.15
+_HARM = 0.25
 """A level so much lower than that of the run left alone is no chance any more: both are means over tens of episodes."""
 
 
