@@ -13,9 +13,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from ajet_core.config import Job
+from ajet_core.events import StepReport
 from ajet_server.audit import audit
 from ajet_server.capture.ledger import peek
 from ajet_server.capture.records import batch_episodes
@@ -24,6 +26,8 @@ from ajet_server.train.checkpoint import read_manifest
 from ajet_server.train.trainer import Trainer
 
 _WAIT_S = 30.0
+_RANDOM = "rng.safetensors"
+"""The one file of a checkpoint that may differ: an engine beside the trainer draws random numbers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ class Verdict:
         found: of these in the ledger, with their reward.
         trained_once: finished episodes in a batch that is done.
         trained_twice: episodes that more than one step was done with, and steps that were done twice.
-        waiting: finished train episodes that no batch has taken.
+        waiting: finished train episodes that no batch has taken yet.
+        set_aside: finished train episodes that none will take: their groups lost a client, and grew too old.
         updates: steps done.
         redone: times that a step which was cut off was done again.
         retried_calls: calls that were answered after the SDK had tried again.
@@ -97,6 +102,7 @@ class Verdict:
     trained_once: int
     trained_twice: int
     waiting: int
+    set_aside: int
     updates: int
     redone: int
     retried_calls: int
@@ -115,7 +121,7 @@ def verify(data: Path, journal: Journal) -> Verdict:
     problems = [f"episode {episode} was acknowledged and is lost" for episode in lost] + problems
     with closing(_open(data)) as db:
         twice, falls = list(_twice(db)), list(_falls(db))
-        done, trained, waiting = db.execute(_COUNTS).fetchone()
+        done, trained, waiting, set_aside = db.execute(_COUNTS).fetchone()
         redone = db.execute(_REDONE).fetchone()[0]
         checkpoints = list(_strange_checkpoints(db, data))
     problems += twice + falls + checkpoints + [str(problem) for problem in audit(data).problems]
@@ -125,6 +131,7 @@ def verify(data: Path, journal: Journal) -> Verdict:
         trained_once=trained,
         trained_twice=len(twice),
         waiting=waiting,
+        set_aside=set_aside,
         updates=done,
         redone=redone,
         retried_calls=journal.retried,
@@ -137,7 +144,8 @@ _COUNTS = """
     SELECT (SELECT count(*) FROM batches WHERE status = 'done'),
         (SELECT count(*) FROM episodes e JOIN batches b ON b.id = e.batch_id WHERE b.status = 'done'),
         (SELECT count(*) FROM episodes
-            WHERE status = 'finished' AND kind = 'train' AND batch_id IS NULL AND stale = 0)
+            WHERE status = 'finished' AND kind = 'train' AND batch_id IS NULL AND stale = 0),
+        (SELECT count(*) FROM episodes WHERE stale = 1)
 """
 _REDONE = """
     SELECT count(*) FROM events WHERE type = 'state_changed' AND json_extract(data, '$.cause') LIKE '%again%'
@@ -186,21 +194,42 @@ def _strange_checkpoints(db: sqlite3.Connection, data: Path) -> Iterator[str]:
             yield f"{folder.name}: its optimizer has taken {taken} steps"
 
 
-def retrain(data: Path, job: Job, updates: int, on_step: Callable[[], object]) -> float:
-    """Trains the model anew, without a server, each batch of the ledger once and in order.
+@dataclass(frozen=True, slots=True)
+class Retrained:
+    """How far the killed run is from one that trained each batch once.
 
-    Returns:
-        The largest difference of a weight from the checkpoint that the killed run has left. Had a batch been trained
-        twice, left out or trained in part, it would be as large as a step.
+    Attributes:
+        weight_difference: the largest of a weight. Had a batch been trained twice, left out or trained in part, it
+            would be as large as a step.
+        identical: weights, both moments of the optimizer and its count of steps are the same files, byte for byte. The
+            moments tell also of a batch whose rewards were all equal, which moves no weight.
     """
-    batches = peek(data / "ledger.sqlite", lambda db: db.execute("SELECT id FROM batches ORDER BY step").fetchall())
+
+    weight_difference: float
+    identical: bool
+
+
+def retrain(data: Path, job: Job, updates: int, on_step: Callable[[], object]) -> Retrained:
+    """Trains the model anew, without a server, each batch of the ledger once and in order, and compares."""
+    ledger = data / "ledger.sqlite"
+    batches = peek(ledger, lambda db: db.execute("SELECT id FROM batches ORDER BY step").fetchall())
     trainer = Trainer.load(job)
     for step, (batch_id,) in enumerate(batches[:updates], 1):
-        episodes = peek(data / "ledger.sqlite", lambda db, name=batch_id: batch_episodes(db, name))
-        trainer.update(batch_id, step, episodes, _no_progress)
+        episodes = peek(ledger, lambda db, name=batch_id: batch_episodes(db, name))
+        report = trainer.update(batch_id, step, episodes, _no_progress)
         on_step()
-    kept = dict(Trainer.load(job, data / "checkpoints" / checkpoint_name(updates)).weights())
-    return max(float((tensor - kept[name]).abs().max()) for name, tensor in trainer.weights())
+        if step == updates:
+            return _compared(trainer, report, data / "checkpoints" / checkpoint_name(updates))
+    raise ValueError(f"the ledger has {len(batches)} batches, not {updates}")
+
+
+def _compared(trainer: Trainer, report: StepReport, left: Path) -> Retrained:
+    with TemporaryDirectory() as folder:
+        ours, theirs = read_manifest(trainer.save(Path(folder), report)).files, read_manifest(left).files
+    kept = dict(Trainer.load(trainer.job, left).weights())
+    difference = max(float((tensor - kept[name]).abs().max()) for name, tensor in trainer.weights())
+    same = {name for name in ours.keys() | theirs.keys() if ours.get(name) == theirs.get(name)}
+    return Retrained(difference, ours.keys() | theirs.keys() == same | {_RANDOM})
 
 
 def _no_progress(stage: str, done: int, total: int) -> None:

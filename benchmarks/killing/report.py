@@ -21,8 +21,8 @@ def show(result: dict[str, Any]) -> None:
     console.print(found)
     console.print(
         f"weight versions monotonic: {result['versions_monotonic']}; {result['retried_calls']} calls answered after a "
-        f"retry; back after {result['recovery_s_median']:.1f} s (median); weights against each batch trained once: "
-        f"{result['weight_difference']:.1e}; reward at the end {result['reward_end']:.3f}, left alone "
+        f"retry; back after {result['recovery_s_median']:.1f} s (median); weights and optimizer as if each batch was "
+        f"trained once: {result['retrained_identical']}; reward at the end {result['reward_end']:.3f}, left alone "
         f"{result['reward_end_undisturbed']:.3f}"
     )
     for problem in result["problems"]:
