@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -89,7 +88,7 @@ def _assert_nothing_too_old_was_trained(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("during_update", ["finish", "continue"])
-def test_it_learns_while_episodes_go_on(start_server: StartServer, during_update: str, tmp_path: Path) -> None:
+def test_it_learns_while_episodes_go_on(start_server: StartServer, during_update: str) -> None:
     server = _start(start_server, during_update)
     _train(server, STEPS)
     reports = _reports(server)
