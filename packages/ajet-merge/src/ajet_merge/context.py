@@ -102,8 +102,9 @@ class MessageIndex:
     """Calls by their messages. Not safe to use from several threads without a lock.
 
     A search or an addition costs one comparison of dicts for each message seen before in the same form, and a canonical
-    form for each other. What goes on from the last search is compared with its messages as a whole. Messages are copied once, when they are new. Calls of equal messages and responses count as
-    one; where responses of the same canonical form differ, in reasoning or ids, a search compares them all.
+    form for each other; a search that goes on from the last one compares that one's messages as a whole. Messages are
+    copied once, when they are new. Calls of equal messages and responses count as one; where responses of the same
+    canonical form differ, in reasoning or ids, a search compares them all.
     """
 
     def __init__(self) -> None:
