@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ajet_server.capture import connections
 from ajet_server.capture import ledger as ledger_module
 from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.schema import APPLICATION_ID, MIGRATIONS
@@ -38,7 +39,7 @@ def _old_ledger(file: Path) -> None:
 
 def _opens(file: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Opens a ledger in a child that is killed after so many steps of SQLite. Returns whether it got through."""
-    connect = ledger_module._connect
+    connect = connections.connect
     left = [after]
 
     def die() -> int:
@@ -54,7 +55,8 @@ def _opens(file: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> bool:
 
     child = os.fork()
     if child == 0:
-        monkeypatch.setattr(ledger_module, "_connect", connected)
+        monkeypatch.setattr(connections, "connect", connected)
+        monkeypatch.setattr(ledger_module, "connect", connected)
         try:
             Ledger(file)
         except BaseException:  # noqa: BLE001 - nothing of the child may reach pytest
