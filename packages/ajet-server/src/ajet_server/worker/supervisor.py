@@ -151,7 +151,8 @@ class Supervisor:
         """
         self._gate_open = False
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._idle.wait()
         await self._recall()
 
     async def shut_down(self) -> None:
