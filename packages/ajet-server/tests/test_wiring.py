@@ -1,5 +1,6 @@
 """A server before it listens: what it refuses, and what it finds again."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,20 @@ async def test_captured_tokens_are_not_given_to_another_model(tmp_path: Path, mo
             await live.server.set_job(make_job(other))
         assert caught.value.field == "model.path"
         await live.server.set_job(make_job(model, method="full"))
+
+
+async def test_an_episode_that_is_finished_as_the_job_changes_is_not_open_in_the_new_one(
+    tmp_path: Path, model: Path
+) -> None:
+    async with running(tmp_path, model, batch={"size": 2}) as live:
+        await live.reach(EngineState.ROLLING)
+        record = await live.open()
+        await live.chat(record)
+        await live.server.stop("the test")
+        finishing = asyncio.create_task(live.finish(record))
+        await asyncio.sleep(0)  # as far as a request comes before the job is taken
+        live.server._take(*live.server._check(make_job(model, batch={"size": 2})))
+        await finishing
+        runtime = live.server.runtime
+        assert [row.episode_id for row in runtime.pool.rows] == [record.id]
+        assert runtime.episodes.open_count == 0

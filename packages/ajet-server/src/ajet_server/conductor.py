@@ -44,7 +44,7 @@ from ajet_core.events import (
 from ajet_core.ids import new_batch_id
 from ajet_core.wire import JanitorDeed
 from ajet_server.capture import records, steps
-from ajet_server.capture.ledger import Ledger, to_the_end
+from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.pruner import Pruner
 from ajet_server.capture.retention import Rule
 from ajet_server.episodes.deciding import settle
@@ -274,12 +274,11 @@ class Conductor:
             if not take:
                 return None
             planned = steps.PlannedBatch(new_batch_id(), self.step + 1)
-            await to_the_end(self._bind(planned, take))
+            await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)), lambda _: self._bind(take))
         await self._enter(EngineState.UPDATING, f"step {planned.step} on {len(take)} episodes")
         return planned
 
-    async def _bind(self, planned: steps.PlannedBatch, take: tuple[str, ...]) -> None:
-        await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)))
+    def _bind(self, take: tuple[str, ...]) -> None:
         self._pool.begin_update()
         self._pool.take(take)
 

@@ -96,8 +96,10 @@ class Opener:
         if known is not None:
             return self._repeat(known)
         record = await self._slot(Ticket(body, reserve), time.monotonic() + wait_s)
-        await to_the_end(self._insert(record))
-        await self._changes.notify()
+        try:
+            await to_the_end(self._insert(record))
+        finally:
+            await self._changes.notify()  # of a slot that is free again too
         await self._events.emit(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
         return record
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ajet_core.events import UpdateProgress
@@ -23,11 +23,17 @@ class EventLog:
         self._progress_count = 0
         self._closed = False
 
-    async def emit(self, event: Any) -> None:
-        """Records an event of `ajet_core.events` and tells the watchers."""
+    async def emit(self, event: Any, then: Callable[[], None] | None = None) -> None:
+        """Records an event of `ajet_core.events` and tells the watchers.
+
+        Args:
+            event: what happened.
+            then: makes the change in memory that mirrors it, once it is durable.
+        """
         at = time.time()
         data = event.model_copy(update={"at": at}).model_dump_json()
-        number = await self._ledger.write(lambda db: insert_event(db, event.type, at, data))
+        mirror = None if then is None else lambda _: then()
+        number = await self._ledger.write(lambda db: insert_event(db, event.type, at, data), mirror)
         async with self._changed:
             self._newest = max(self._newest, number)
             self._changed.notify_all()
