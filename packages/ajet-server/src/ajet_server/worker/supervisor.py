@@ -225,8 +225,8 @@ class Supervisor:
         process = self._process
         if process is None or process.lost.done() or pending.sent or pending.answer.done():
             return
-        if self._idle.is_set():
-            process.heard_at = time.monotonic()  # an idle worker says nothing; its silence counts from here
+        if not any(other.sent for other in self._pending.values()):
+            process.heard_at = time.monotonic()  # a worker without calls says nothing; its silence counts from here
         pending.sent = True
         if not pending.message.evaluation:
             self._idle.clear()
