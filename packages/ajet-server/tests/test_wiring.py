@@ -7,8 +7,9 @@ import pytest
 from folder_helpers import make_folder
 from server_helpers import make_job, running
 
-from ajet_core.errors import ConfigError, StorageError
+from ajet_core.errors import ConfigError, StorageError, UnavailableError
 from ajet_core.events import EngineState
+from ajet_core.wire import OpenEpisode
 from ajet_server.capture.steps import set_meta
 from ajet_server.settings import ServerSettings
 from ajet_server.wiring import Server
@@ -81,3 +82,27 @@ async def test_an_episode_that_is_finished_as_the_job_changes_is_not_open_in_the
         runtime = live.server.runtime
         assert [row.episode_id for row in runtime.pool.rows] == [record.id]
         assert runtime.episodes.open_count == 0
+
+
+@pytest.mark.parametrize("how", ["the server ends", "another job"])
+async def test_who_waits_for_an_episode_is_answered_when_there_will_be_none(
+    tmp_path: Path, model: Path, how: str
+) -> None:
+    async with running(tmp_path, model) as live:
+        await live.reach(EngineState.ROLLING)
+        await live.open()
+        runtime = live.server.runtime
+        body = OpenEpisode(request_id="waiting", task="another task")
+        opening = runtime.episodes.open(body, lambda: 0, runtime.conductor.admit, 60.0)
+        waiting = asyncio.create_task(opening)
+        await asyncio.sleep(0)
+        if how == "another job":
+            await live.server.stop("the test")
+            assert not waiting.done(), "the engine may be started again"
+            await live.server.set_job(make_job(model))
+        else:
+            await live.server.quit("the server is shutting down")
+        done, _ = await asyncio.wait({waiting}, timeout=10)
+        assert done
+        with pytest.raises(UnavailableError, match="the engine is offline"):
+            await waiting

@@ -64,6 +64,10 @@ class Episodes:
         """Opens an episode; see `Opener.open`."""
         return await self._opener.open(body, weight_version, admit, wait_s)
 
+    async def turn_away(self) -> None:
+        """Answers those who wait for an episode: the server ends, or its job does."""
+        await self._opener.turn_away()
+
     @property
     def open_count(self) -> int:
         """Open episodes of both kinds."""

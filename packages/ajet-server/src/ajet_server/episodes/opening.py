@@ -53,6 +53,7 @@ class Opener:
         self._opening: dict[str, asyncio.Future[EpisodeRecord]] = {}
         self._being_written: Counter[Owner] = Counter()
         self._line = Line(self._held)
+        self._nobody_waits = False
 
     async def open(
         self, body: OpenEpisode, weight_version: Callable[[], int], admit: Admit, wait_s: float = 0.0
@@ -103,6 +104,11 @@ class Opener:
         await self._events.emit(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
         return record
 
+    async def turn_away(self) -> None:
+        """Answers those who wait, and lets nobody wait from now on: there will be no slots any more."""
+        self._nobody_waits = True
+        await self._changes.notify()
+
     async def _slot(self, ticket: Ticket, deadline: float) -> EpisodeRecord:
         """Waits in line for a slot. Nothing is kept for a client that leaves meanwhile."""
         self._line.enter(ticket)
@@ -113,7 +119,7 @@ class Opener:
                 if ticket.record is not None:
                     return ticket.record
                 left = deadline - time.monotonic()
-                if ticket.error is not None and (left <= 0 or not ticket.waits):
+                if ticket.error is not None and (left <= 0 or not ticket.waits or self._nobody_waits):
                     raise ticket.error
                 await self._changes.wait(seen, left)
         except BaseException:
