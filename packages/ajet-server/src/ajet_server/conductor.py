@@ -293,9 +293,14 @@ class Conductor:
         self, planned: steps.PlannedBatch, report: StepReport, checkpoint: str, rollout_s: float
     ) -> None:
         text = report.model_dump_json()
-        await self._ledger.write(lambda db: steps.finish_batch(db, planned.batch_id, text, checkpoint))
-        self.step, self.last_report, self.restarts = planned.step, report, 0
-        await self._events.emit(StepFinished(report=report, rollout_s=rollout_s))
+        await self._events.emit(
+            StepFinished(report=report, rollout_s=rollout_s),
+            lambda: self._count_step(planned.step, report),
+            lambda db: steps.finish_batch(db, planned.batch_id, text, checkpoint),
+        )
+
+    def _count_step(self, step: int, report: StepReport) -> None:
+        self.step, self.last_report, self.restarts = step, report, 0
 
     async def _sync(self) -> None:
         running = 0 if self._keeps_calls else self.supervisor.in_worker
