@@ -1,5 +1,6 @@
 """Connections on which a request does not come to its end, or its head does not."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,14 +16,18 @@ _FLOOD_BYTES = 16_000_000
 _HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n"
 
 
+_SLOW = _HEAD.replace(b"/", b"/slow", 1)
+
+
 async def _app(scope: Any, receive: Any, send: Any) -> None:
-    """Answers once the body is there."""
+    """Answers once the body is there, and beyond all patience if it is to be slow."""
     if scope["type"] != "http":
         return
     body = b""
     while (message := await receive())["type"] == "http.request":
         body += message["body"]
         if not message["more_body"]:
+            await asyncio.sleep(5 * _Impatient.patience_s if scope["path"] == "/slow" else 0)
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
             await send({"type": "http.response.body", "body": body[:5]})
             return
@@ -78,6 +83,14 @@ def test_a_second_request_has_no_more_time(impatient: tuple[str, int]) -> None:
         received = _all_of(connection)
         assert received.endswith(b"first")
         assert received.count(b"200 OK") == 1
+
+
+@pytest.mark.parametrize("ahead", [_HEAD + b"4567", _HEAD[:20]])
+def test_a_long_answer_is_not_cut_off_by_what_is_sent_ahead(impatient: tuple[str, int], ahead: bytes) -> None:
+    with socket.create_connection(impatient, timeout=20) as connection:
+        connection.sendall(_SLOW + b"first" + ahead)
+        received = _all_of(connection)  # the second one never comes to its end
+        assert received.endswith(b"first")
 
 
 def test_whole_requests_are_answered_however_they_come(patient: tuple[str, int]) -> None:

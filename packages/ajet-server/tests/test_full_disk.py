@@ -1,13 +1,16 @@
 """A disk without room: what cannot be written is not acknowledged, nothing ends, and it goes on once there is room."""
 
+import asyncio
 import contextlib
 import errno
+import itertools
 import os
 import resource
+import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import pytest
@@ -16,11 +19,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from server_helpers import WorkerFolder, listening, make_job, running, until
 
-from ajet_core.errors import DiskFullError, StorageError
+from ajet_core.errors import DiskFullError, StorageError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_core.wire import FinishEpisode
 from ajet_server import conductor as conductor_module
+from ajet_server.capture.check import check
 from ajet_server.capture.ledger import Ledger
+from ajet_server.capture.reading import look
 from ajet_server.capture.steps import get_meta, set_meta
 from ajet_server.observe.bus import EventLog
 from ajet_server.settings import ServerSettings
@@ -29,6 +34,7 @@ from ajet_server.train.state import os_errors
 from ajet_server.wiring import Server
 
 pytestmark = pytest.mark.anyio
+T = TypeVar("T")
 ROLLING = EngineState.ROLLING
 MANY = {f"{number:060}": 1.0 for number in range(100)}
 """More than fits the pages that are there."""
@@ -81,10 +87,10 @@ async def test_the_loop_waits_for_room_and_goes_on(
     monkeypatch.setattr(conductor_module, "_ROOM_EVERY_S", 0.02)
     full, emit = {"is": False}, EventLog.emit
 
-    async def emit_if_there_is_room(self: EventLog, event: Any) -> None:
+    async def emit_if_there_is_room(self: EventLog, event: Any, *more: Any) -> None:
         if full["is"] and event.type in ("state_changed", "step_finished"):
             raise DiskFullError("no space left")
-        await emit(self, event)
+        await emit(self, event, *more)
 
     monkeypatch.setattr(EventLog, "emit", emit_if_there_is_room)
     async with running(tmp_path, model) as live:
@@ -97,6 +103,49 @@ async def test_the_loop_waits_for_room_and_goes_on(
         await live.reach(ROLLING, step=1)
         assert [entry["episodes"] for entry in live.worker.log("checkpoint")] == [[record.id]]
         assert live.server.status().worker_restarts == 0, "a full disk is no failure of the worker"
+
+
+@pytest.mark.parametrize("number", range(26))
+async def test_no_single_write_that_finds_no_room_costs_anything(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(conductor_module, "_ROOM_EVERY_S", 0.02)
+    write, left = Ledger.write, itertools.count(number, -1)
+
+    def refused(statement: Any) -> Any:
+        def run(db: sqlite3.Connection) -> None:
+            statement(db)
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+
+        return run
+
+    async def write_all_but_one(self: Ledger, statement: Any, then: Any = None) -> Any:
+        return await write(self, refused(statement) if next(left) == 0 else statement, then)
+
+    monkeypatch.setattr(Ledger, "write", write_all_but_one)
+    how = {"during_update": "drain" if number % 2 else "continue"}
+    async with running(tmp_path, model, batch={"max_staleness": 1}, engine=how) as live:
+        for step in (1, 2):
+            name = f"request {step}"
+            record = await _at_last(lambda name=name: live.open(request_id=name))
+            await _at_last(lambda record=record: live.chat(record))
+            await _at_last(lambda record=record: live.finish(record))
+            await live.reach(ROLLING, step=step)
+        assert next(left) < 0
+        assert [event["report"]["step"] for event in live.events("step_finished")] == [1, 2]
+        runtime = live.server.runtime
+        assert (runtime.episodes.open_count, runtime.pool.rows, runtime.pool.groups) == (0, [], [])
+    assert look(tmp_path / "data/ledger.sqlite", lambda db: list(check(db))) == []
+
+
+async def _at_last(attempt: Callable[[], Awaitable[T]]) -> T:
+    """What a client does: it tries again."""
+    while True:
+        with contextlib.suppress(UnavailableError, DiskFullError):
+            return await attempt()
+        await asyncio.sleep(0.005)
 
 
 async def test_a_server_that_waits_for_room_can_be_stopped(tmp_path: Path, model: Path) -> None:

@@ -75,15 +75,14 @@ def build_app(server: Server) -> FastAPI:
 
 
 class _HttpServer(uvicorn.Server):
-    """Ends what waits first, calls and event streams: uvicorn waits for open responses, and those do not end alone."""
+    """Ends what waits first: uvicorn waits for open responses, and those do not end alone."""
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self._server = server
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._server.stop("the server is shutting down")  # answers the calls that wait
-        await self._server.events.close()
+        await self._server.quit("the server is shutting down")
         await super().shutdown(sockets)
 
 

@@ -44,7 +44,7 @@ from ajet_core.events import (
 from ajet_core.ids import new_batch_id
 from ajet_core.wire import JanitorDeed
 from ajet_server.capture import records, steps
-from ajet_server.capture.ledger import Ledger, to_the_end
+from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.pruner import Pruner
 from ajet_server.capture.retention import Rule
 from ajet_server.episodes.deciding import settle
@@ -274,12 +274,11 @@ class Conductor:
             if not take:
                 return None
             planned = steps.PlannedBatch(new_batch_id(), self.step + 1)
-            await to_the_end(self._bind(planned, take))
+            await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)), lambda _: self._bind(take))
         await self._enter(EngineState.UPDATING, f"step {planned.step} on {len(take)} episodes")
         return planned
 
-    async def _bind(self, planned: steps.PlannedBatch, take: tuple[str, ...]) -> None:
-        await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)))
+    def _bind(self, take: tuple[str, ...]) -> None:
         self._pool.begin_update()
         self._pool.take(take)
 
@@ -294,9 +293,14 @@ class Conductor:
         self, planned: steps.PlannedBatch, report: StepReport, checkpoint: str, rollout_s: float
     ) -> None:
         text = report.model_dump_json()
-        await self._ledger.write(lambda db: steps.finish_batch(db, planned.batch_id, text, checkpoint))
-        self.step, self.last_report, self.restarts = planned.step, report, 0
-        await self._events.emit(StepFinished(report=report, rollout_s=rollout_s))
+        await self._events.emit(
+            StepFinished(report=report, rollout_s=rollout_s),
+            lambda: self._count_step(planned.step, report),
+            lambda db: steps.finish_batch(db, planned.batch_id, text, checkpoint),
+        )
+
+    def _count_step(self, step: int, report: StepReport) -> None:
+        self.step, self.last_report, self.restarts = step, report, 0
 
     async def _sync(self) -> None:
         running = 0 if self._keeps_calls else self.supervisor.in_worker

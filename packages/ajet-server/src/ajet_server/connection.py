@@ -19,7 +19,8 @@ class BoundedProtocol(HttpToolsProtocol):
     """Closes a connection whose request does not come to its end in time.
 
     Attributes:
-        patience_s: from the beginning of the connection, or of a request, to the last byte of its body, seconds.
+        patience_s: from the beginning of the connection, or of a request, to the last byte of its body, seconds. A
+            request that is sent ahead of the answer to the one before has more time, for its turn comes after that.
     """
 
     patience_s = 60.0
@@ -65,7 +66,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _wait(self) -> None:
         self._cease()
-        self._timer = self.loop.call_later(self.patience_s, self.transport.close)
+        self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        answering = self.pipeline or (self._in_head and self.cycle is not None and not self.cycle.response_complete)
+        if answering:  # the one before
+            self._wait()
+        else:
+            self.transport.close()
 
     def _cease(self) -> None:
         if self._timer is not None:

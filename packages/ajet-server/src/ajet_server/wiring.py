@@ -111,6 +111,7 @@ class Server:
         if self._runtime:
             if self._runtime.conductor.active:
                 raise ConflictError(f"the engine is {self.state}; it was started while the job was checked")
+            await self._runtime.episodes.turn_away()
             await self._runtime.conductor.stop("the job is being changed")
         self._take(job, prompts)
 
@@ -123,6 +124,13 @@ class Server:
         if self._runtime:
             await self._runtime.conductor.stop(cause)
 
+    async def quit(self, cause: str) -> None:
+        """Stops the engine for good, and answers all that wait: calls, openings, event streams."""
+        await self.stop(cause)
+        if self._runtime:
+            await self._runtime.episodes.turn_away()
+        await self.events.close()
+
     def request_shutdown(self) -> None:
         """Asks the process around this server to end in order."""
         if self.on_shutdown is None:
@@ -132,8 +140,7 @@ class Server:
     async def close(self) -> None:
         """Stops everything in order."""
         try:
-            await self.stop("the server is shutting down")
-            await self.events.close()
+            await self.quit("the server is shutting down")
         finally:
             self.ledger.close()
             self.data_dir.close()

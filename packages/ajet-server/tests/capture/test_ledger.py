@@ -233,6 +233,25 @@ async def test_what_mirrors_a_write_is_done_before_a_cancellation(tmp_path: Path
         assert mirrored == [0]
 
 
+async def test_a_write_that_is_settled_as_its_caller_is_cancelled_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, mirrored = asyncio.get_running_loop(), list[object]()
+    wake = loop.call_soon_threadsafe
+
+    def cancelled_first(*args: Any) -> Any:
+        wake(task.cancel)  # the caller resumes only after the write was settled
+        return wake(*args)
+
+    with Ledger(tmp_path / "l") as ledger:
+        monkeypatch.setattr(loop, "call_soon_threadsafe", cancelled_first)
+        task = asyncio.create_task(ledger.write(count, mirrored.append))
+        done, _ = await asyncio.wait({task}, timeout=10)
+        assert done
+        assert task.cancelled()
+        assert mirrored == [0]
+
+
 async def test_nothing_mirrors_a_write_that_failed(tmp_path: Path) -> None:
     mirrored = list[object]()
     with Ledger(tmp_path / "l") as ledger, pytest.raises(sqlite3.IntegrityError):

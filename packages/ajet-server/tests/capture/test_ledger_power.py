@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ajet_server.capture import connections
+from ajet_server.capture import ledger as ledger_module
 from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.schema import APPLICATION_ID, MIGRATIONS
 from ajet_server.capture.steps import get_meta
@@ -55,6 +56,7 @@ def _opens(file: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     child = os.fork()
     if child == 0:
         monkeypatch.setattr(connections, "connect", connected)
+        monkeypatch.setattr(ledger_module, "connect", connected)
         try:
             Ledger(file)
         except BaseException:  # noqa: BLE001 - nothing of the child may reach pytest

@@ -231,7 +231,7 @@ async def test_a_cancelled_finish_keeps_memory_and_disk_together(book: Book) -> 
 
 
 async def test_a_disk_that_refuses_changes_nothing(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def full(_: object) -> None:
+    async def full(*_: object) -> None:
         raise StorageError("disk full")
 
     record = await book.open("1", task="t")
@@ -448,3 +448,37 @@ TestLife = Life.TestCase
 TestLife.settings = settings(
     max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+
+
+async def test_what_is_finished_too_old_while_others_are_set_aside_is_set_aside_too(book: Book) -> None:
+    first, second = [await book.open(str(n), task="t") for n in range(2)]
+    for record in (first, second):
+        await book.call(record)
+    await book.finish(first)
+    setting_aside = asyncio.create_task(book.episodes.set_aside_unusable(9))
+    await asyncio.sleep(0)
+    await book.finish(second)
+    assert await setting_aside == 2
+    assert book.pool.rows == []
+
+
+async def test_a_slot_that_the_disk_refused_goes_to_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, gate = open_book(tmp_path / "l", max_open_episodes=1), asyncio.Event()
+
+    async def full(*_: object) -> None:
+        await gate.wait()
+        raise StorageError("disk full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(book.ledger, "write", full)
+        first = asyncio.create_task(book.open("1", task="t"))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(book.open("2", task="t", wait_s=60.0))
+        await asyncio.sleep(0)
+    gate.set()
+    with pytest.raises(StorageError):
+        await first
+    done, _ = await asyncio.wait({second}, timeout=10)
+    assert done
+    assert book.episodes.open_count == 1
+    book.ledger.close()

@@ -10,6 +10,8 @@ from gateway_helpers import blocked, items_of, rolling, told, user
 from server_helpers import Running, answer_of, ask, until
 
 from ajet_core.errors import BudgetError, EpisodeClosedError, NotFoundError, UnavailableError
+from ajet_core.ids import new_secret
+from ajet_core.wire import Decides, PrepareEpisode
 from ajet_server.gateway.request import Answer, ChatRequest, RawPrompt
 from ajet_server.gateway.session import Origin
 
@@ -143,6 +145,32 @@ async def test_a_retry_does_not_join_a_call_that_was_given_up(live: Running) -> 
     live.worker.release()
     answer = await answer_of(again)
     assert [call.record.id for call in live.calls(record)] == [answer.id]
+
+
+async def test_a_retry_samples_nothing_for_an_episode_that_was_prepared_meanwhile(
+    live: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = await live.open()
+    await live.chat(record)
+    live.worker.hold()
+    first = await live.run(record, ask(max_tokens=7))
+    waiting, over = asyncio.create_task(answer_of(first)), first.over
+    part = Decides(commit_secret=new_secret(), abort_secret=new_secret())
+
+    async def over_and_prepared() -> None:
+        await over()
+        body = PrepareEpisode(reward=1.0, union_id="un_1", part=part)
+        await live.server.runtime.episodes.prepare(record.id, body)
+
+    monkeypatch.setattr(first, "over", over_and_prepared)
+    await until(lambda: _generated(live) == 2)
+    waiting.cancel()
+    while not first.given_up:
+        await asyncio.sleep(0)
+    with pytest.raises(EpisodeClosedError):
+        await live.run(record, ask(max_tokens=7), retry=True)
+    assert _generated(live) == 2
+    assert (await live.finish(record)).calls == 1
 
 
 async def _outcomes(live: Running, requests: list[ChatRequest]) -> tuple[list[Answer], list[BaseException]]:

@@ -3,6 +3,7 @@
 import socket
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -134,15 +135,21 @@ def call(name: str, max_tokens: int = 2) -> protocol.Generate:
     return protocol.Generate(name, ids, protocol.Sampling(max_tokens=max_tokens), stream=True)
 
 
-def overlap_job(folder: Path) -> Job:
+def overlap_job(folder: Path, method: str = "lora") -> Job:
     model = {"path": str(folder), "device": "cpu"}
-    return Job.model_validate({"model": model, "trainer": {"pack_tokens": 12}, "optimizer": {"learning_rate": 1e-2}})
+    return Job.model_validate(
+        {"model": model, "method": method, "trainer": {"pack_tokens": 12}, "optimizer": {"learning_rate": 1e-2}}
+    )
 
 
-def test_calls_go_on_while_an_update_computes_and_change_nothing_about_it(model_folder: Path, tmp_path: Path) -> None:
-    job = overlap_job(model_folder)
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_calls_go_on_while_an_update_computes_and_change_nothing_about_it(
+    model_folder: Path, tmp_path: Path, method: str
+) -> None:
+    job = overlap_job(model_folder, method)
     alone, _ = overlapped(job, tmp_path / "alone")
-    trainer, said = overlapped(job, tmp_path / "both", call("a"), call("b", 400), protocol.Cancel("c"))
+    named = msgspec.structs.replace(call("n", 20), weights=0, evaluation=True)  # loaded in the middle of the update
+    trainer, said = overlapped(job, tmp_path / "both", call("a"), call("b", 400), named, protocol.Cancel("c"))
     kinds = [type(message).__name__ for message in said]
     assert kinds.index("Generated") < kinds.index("Updated")
     assert "Streamed" in kinds[kinds.index("Generated") :], "the longer call goes on"
@@ -150,8 +157,12 @@ def test_calls_go_on_while_an_update_computes_and_change_nothing_about_it(model_
     told = [message for message in said[: kinds.index("Updated")] if isinstance(message, protocol.Streamed)]
     assert 0 < reports[0].overlap_tokens <= sum(len(message.calls) for message in told)
     assert reports[0].overlap_seconds > 0
+    assert "n" in {part.request_id for message in told for part in message.calls}
     for (name, one), other in zip(alone.model.state_dict().items(), trainer.model.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
+    for part in ("optimizer", "rng"):
+        one, other = (tmp_path / how / f"checkpoints/step-000001/{part}.safetensors" for how in ("alone", "both"))
+        assert one.read_bytes() == other.read_bytes(), "what the next update continues from"
 
 
 def test_what_is_for_after_the_update_waits_and_ends_the_calls(model_folder: Path, tmp_path: Path) -> None:

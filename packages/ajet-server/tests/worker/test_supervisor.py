@@ -312,6 +312,22 @@ async def test_calls_end_when_the_engine_does(engine: TorchEngine) -> None:
     assert not engine.has_work
 
 
+@pytest.mark.parametrize("evaluation", [False, True])
+async def test_no_further_call_hides_that_the_worker_is_silent(engine: TorchEngine, evaluation: bool) -> None:
+    supervisor, worker = supervisor_over(engine)
+    await supervisor.open_gate()
+    messages = [structs.replace(generate(name, PROMPT, 3, stream=False), evaluation=evaluation) for name in "ab"]
+    calls = [asyncio.create_task(supervisor.generate(messages[0], 60))]
+    await turns()
+    assert worker.heard_at > 0, "before its first call there was nothing to say"
+    worker.heard_at = -1.0
+    calls.append(asyncio.create_task(supervisor.generate(messages[1], 60)))
+    await turns()
+    assert (supervisor.in_worker, worker.heard_at) == (2, -1.0)
+    async with turning(worker):
+        await asyncio.gather(*calls)
+
+
 async def test_an_update_waits_for_no_evaluation(job: Job, engine: TorchEngine) -> None:
     supervisor, worker = supervisor_over(engine)
     await supervisor.open_gate()

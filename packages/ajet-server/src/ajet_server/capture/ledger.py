@@ -51,13 +51,16 @@ class _Write:
         statement: to run.
         future: of who waits for it: a thread, or a task of an event loop.
         then: is handed its result, in the event loop, whether or not somebody still waits.
+        settled: everybody was told.
     """
 
     statement: Statement[Any]
     future: Future[Any] | asyncio.Future[Any]
     then: Callable[[Any], None] | None = None
+    settled: bool = False
 
     def settle(self, result: Any, problem: Exception | None) -> None:
+        self.settled = True
         if problem is None and self.then is not None:
             try:
                 self.then(result)
@@ -123,7 +126,7 @@ class Ledger:
             try:
                 return await future
             except asyncio.CancelledError:  # the caller gives up waiting only; the statement is written
-                if then is not None and future.cancelled():
+                if then is not None and not write.settled:
                     write.future = again = loop.create_future()
                     await asyncio.wait({again})
                     again.exception()  # looked at, for nobody else does

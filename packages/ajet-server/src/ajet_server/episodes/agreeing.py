@@ -23,9 +23,9 @@ async def agree(body: Readiness, pool: Pool, changes: Changes, events: EventLog)
             "the job's batch policy asks no client, so being ready has no effect; use batch.policy 'any_client' or "
             "'all_clients', or name one of them in batch.when"
         )
-    pool.say(body.client_id, body.ready, time.time())
+    said = ClientReady(client_id=body.client_id, ready=body.ready)
+    await events.emit(said, lambda: pool.say(body.client_id, body.ready, time.time()))
     await changes.notify()
-    await events.emit(ClientReady(client_id=body.client_id, ready=body.ready))
 
 
 def restore_agreements(ledger: Ledger, pool: Pool) -> None:

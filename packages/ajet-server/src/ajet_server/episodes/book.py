@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ajet_core.config import LimitsConfig
@@ -184,11 +185,10 @@ class Changes:
 
     async def wait(self, seen: int, timeout_s: float) -> None:
         """Returns when `count` is no longer `seen`, or after `timeout_s`."""
-        async with self._condition:
-            try:
-                await asyncio.wait_for(self._condition.wait_for(lambda: self._count != seen), timeout_s)
-            except TimeoutError:
-                return
+        # Not `asyncio.wait_for`: before Python 3.12 it loses a cancellation that comes together with a change.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s), self._condition:
+                await self._condition.wait_for(lambda: self._count != seen)
 
     def mark(self) -> None:
         """Counts a change at the moment it is made; whoever makes it notifies soon.

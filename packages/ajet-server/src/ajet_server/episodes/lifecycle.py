@@ -22,7 +22,7 @@ from ajet_core.errors import (
 from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
 from ajet_core.wire import EpisodeView, FinishEpisode, JanitorDeed, OpenEpisode, PrepareEpisode
 from ajet_server.capture import records
-from ajet_server.capture.ledger import Ledger, to_the_end
+from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.records import EpisodeRecord, PoolRow
 from ajet_server.episodes.agreeing import restore_agreements
 from ajet_server.episodes.book import Changes, OpenBook, OpenState
@@ -63,6 +63,10 @@ class Episodes:
     ) -> EpisodeRecord:
         """Opens an episode; see `Opener.open`."""
         return await self._opener.open(body, weight_version, admit, wait_s)
+
+    async def turn_away(self) -> None:
+        """Answers those who wait for an episode: the server ends, or its job does."""
+        await self._opener.turn_away()
 
     @property
     def open_count(self) -> int:
@@ -167,7 +171,7 @@ class Episodes:
             self._refuse_unfinished(state)
             if not decided:
                 refuse_finish(state.promise, body.reward, dict(body.metrics))
-            await to_the_end(self._close(state, EpisodeStatus.FINISHED, reward=body.reward, metrics=body.metrics))
+            await self._close(state, EpisodeStatus.FINISHED, reward=body.reward, metrics=body.metrics)
         view = self.view(episode_id)
         await self._announce(
             EpisodeFinished(
@@ -207,7 +211,7 @@ class Episodes:
                 return self._repeat_close(episode_id, status, None)
             if not decided:
                 refuse_deciding_alone(state.promise)
-            await to_the_end(self._close(state, status, reason=reason))
+            await self._close(state, status, reason=reason)
         record = state.record
         await self._announce(
             EpisodeLost(
@@ -228,10 +232,14 @@ class Episodes:
         metrics: dict[str, float] | None = None,
         reason: str | None = None,
     ) -> None:
-        record = state.record
+        name = state.record.id
         await self._ledger.write(
-            lambda db: records.close_episode(db, record.id, status, reward=reward, metrics=metrics, reason=reason)
+            lambda db: records.close_episode(db, name, status, reward=reward, metrics=metrics, reason=reason),
+            lambda _: self._let_go(state, status, reward),
         )
+
+    def _let_go(self, state: OpenState, status: EpisodeStatus, reward: float | None) -> None:
+        record = state.record
         self._open.drop(state)
         self.changes.mark()
         if record.weights is not None:
@@ -289,17 +297,22 @@ class Episodes:
         return expired
 
     async def set_aside_unusable(self, weight_version: int) -> int:
-        """Marks finished episodes that no batch will take, frees their slots, and returns how many there were."""
-        self._pool.weight_version = weight_version
-        rows = self._pool.unusable()
-        if rows:
-            await to_the_end(self._set_aside(rows))
-            await self.changes.notify()
-        return len(rows)
+        """Marks finished episodes that no batch will take, frees their slots, and returns how many there were.
 
-    async def _set_aside(self, rows: list[PoolRow]) -> None:
-        ids = [row.episode_id for row in rows]
-        await self._ledger.write(lambda db: records.mark_stale(db, ids))
+        None is left when it returns, of those either that were finished while others were written.
+        """
+        self._pool.weight_version = weight_version
+        count = 0
+        while rows := self._pool.unusable():
+            ids = [row.episode_id for row in rows]
+            await self._ledger.write(
+                lambda db, ids=ids: records.mark_stale(db, ids), lambda _, rows=rows: self._set_aside(rows)
+            )
+            await self.changes.notify()
+            count += len(rows)
+        return count
+
+    def _set_aside(self, rows: list[PoolRow]) -> None:
         for row in rows:
             self.diary.note(JanitorDeed.SET_ASIDE, self._pool.why_unusable(row), row.episode_id)
         self._pool.set_aside(rows)

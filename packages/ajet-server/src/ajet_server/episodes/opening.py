@@ -53,6 +53,7 @@ class Opener:
         self._opening: dict[str, asyncio.Future[EpisodeRecord]] = {}
         self._being_written: Counter[Owner] = Counter()
         self._line = Line(self._held)
+        self._nobody_waits = False
 
     async def open(
         self, body: OpenEpisode, weight_version: Callable[[], int], admit: Admit, wait_s: float = 0.0
@@ -96,10 +97,17 @@ class Opener:
         if known is not None:
             return self._repeat(known)
         record = await self._slot(Ticket(body, reserve), time.monotonic() + wait_s)
-        await to_the_end(self._insert(record))
-        await self._changes.notify()
+        try:
+            await to_the_end(self._insert(record))
+        finally:
+            await self._changes.notify()  # of a slot that is free again too
         await self._events.emit(EpisodeOpened(episode_id=record.id, group_id=record.group_id, kind=record.kind))
         return record
+
+    async def turn_away(self) -> None:
+        """Answers those who wait, and lets nobody wait from now on: there will be no slots any more."""
+        self._nobody_waits = True
+        await self._changes.notify()
 
     async def _slot(self, ticket: Ticket, deadline: float) -> EpisodeRecord:
         """Waits in line for a slot. Nothing is kept for a client that leaves meanwhile."""
@@ -111,7 +119,7 @@ class Opener:
                 if ticket.record is not None:
                     return ticket.record
                 left = deadline - time.monotonic()
-                if ticket.error is not None and (left <= 0 or not ticket.waits):
+                if ticket.error is not None and (left <= 0 or not ticket.waits or self._nobody_waits):
                     raise ticket.error
                 await self._changes.wait(seen, left)
         except BaseException:

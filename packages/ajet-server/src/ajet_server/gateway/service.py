@@ -69,6 +69,7 @@ class Gateway:
             if lost:
                 return Run(lambda emit: self._answering.replay(request, lost, emit if stream else None), _nothing)
         self._conductor.require_serving()
+        _refuse_closed(state)  # or prepared, while its first try was awaited
         self._check_budget(state, request)
         claim = Claim(state, request.n)
 
@@ -106,8 +107,7 @@ class Gateway:
         return (await self._prompts.make(self._session(state).continuity, request)).ids.size
 
     def _check(self, state: OpenState, request: ChatRequest) -> None:
-        if not state.takes_calls:  # since a moment ago: the body was on its way
-            raise EpisodeClosedError(f"episode {state.record.id} is closed; its API key is refused. Open a new episode")
+        _refuse_closed(state)  # since a moment ago: the body was on its way
         self._check_model(request)
         if state.record.kind is EpisodeKind.TRAIN:
             check_trainable(request)
@@ -150,6 +150,11 @@ class Gateway:
 
     def _calls(self, state: OpenState) -> list[WholeCall]:
         return self._ledger.read_now(lambda db: whole_calls(db, state.record.id))
+
+
+def _refuse_closed(state: OpenState) -> None:
+    if not state.takes_calls:
+        raise EpisodeClosedError(f"episode {state.record.id} is closed; its API key is refused. Open a new episode")
 
 
 def _nothing(run: Run) -> None:

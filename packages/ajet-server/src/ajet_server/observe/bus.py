@@ -1,12 +1,13 @@
 """The event log: every event is durable before anybody hears of it, and a watcher that fell behind reads the ledger."""
 
 import asyncio
+import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ajet_core.events import UpdateProgress
-from ajet_server.capture.ledger import Ledger
+from ajet_server.capture.ledger import Ledger, Statement
 from ajet_server.capture.steps import events_after, insert_event
 
 _PAGE = 500
@@ -23,11 +24,26 @@ class EventLog:
         self._progress_count = 0
         self._closed = False
 
-    async def emit(self, event: Any) -> None:
-        """Records an event of `ajet_core.events` and tells the watchers."""
+    async def emit(
+        self, event: Any, then: Callable[[], None] | None = None, fact: Statement[object] | None = None
+    ) -> None:
+        """Records an event of `ajet_core.events` and tells the watchers.
+
+        Args:
+            event: what happened.
+            then: makes the change in memory that mirrors it, once it is durable.
+            fact: what is recorded with it, both or neither.
+        """
         at = time.time()
         data = event.model_copy(update={"at": at}).model_dump_json()
-        number = await self._ledger.write(lambda db: insert_event(db, event.type, at, data))
+        mirror = None if then is None else lambda _: then()
+
+        def record(db: sqlite3.Connection) -> int:
+            if fact is not None:
+                fact(db)
+            return insert_event(db, event.type, at, data)
+
+        number = await self._ledger.write(record, mirror)
         async with self._changed:
             self._newest = max(self._newest, number)
             self._changed.notify_all()

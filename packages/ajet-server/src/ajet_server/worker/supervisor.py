@@ -151,7 +151,8 @@ class Supervisor:
         """
         self._gate_open = False
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._idle.wait()
         await self._recall()
 
     async def shut_down(self) -> None:
@@ -224,8 +225,8 @@ class Supervisor:
         process = self._process
         if process is None or process.lost.done() or pending.sent or pending.answer.done():
             return
-        if self._idle.is_set():
-            process.heard_at = time.monotonic()  # an idle worker says nothing; its silence counts from here
+        if not any(other.sent for other in self._pending.values()):
+            process.heard_at = time.monotonic()  # a worker without calls says nothing; its silence counts from here
         pending.sent = True
         if not pending.message.evaluation:
             self._idle.clear()
