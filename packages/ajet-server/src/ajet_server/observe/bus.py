@@ -37,7 +37,10 @@ class EventLog:
         """
         at = time.time()
         data = event.model_copy(update={"at": at}).model_dump_json()
-        mirror = None if then is None else lambda _: then()
+
+        def mirror(_: int) -> None:
+            if then is not None:
+                then()
 
         def record(db: sqlite3.Connection) -> int:
             if fact is not None:
