@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, SupportsFloat, TypeAlias, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -17,6 +17,7 @@ from ajet_core.episode import EpisodeKind
 from ajet_core.errors import AjetError, EngineFailedError, NotFoundError, RequestError, RewardError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_core.ids import new_client_id, new_request_id
+from ajet_core.reward import validate_reward
 from ajet_core.wire import (
     AbortEpisode,
     Decides,
@@ -54,6 +55,9 @@ _POLL_S = 0.5
 logger = logging.getLogger("ajet_client")
 
 _Model = TypeVar("_Model", bound=BaseModel)
+
+Given: TypeAlias = SupportsFloat | Mapping[str, SupportsFloat]
+"""A reward, or one for each role."""
 
 
 class Api:
@@ -257,16 +261,15 @@ class Api:
         body = _dump(want.model_copy(update={"wait_s": hold_s}))
         return self._request("POST", "/api/episodes", body, timeout_s=timeout_s)
 
-    def finish(self, grant: EpisodeGrant, reward: float, metrics: Mapping[str, float]) -> Plan[EpisodeView]:
+    def finish(self, grant: EpisodeGrant, report: FinishEpisode) -> Plan[EpisodeView]:
         """Reports the reward."""
-        body = _dump(finish_body(reward, metrics))
-        return (yield from self._close(grant, "finish", body, self._report_timeout_s))
+        return (yield from self._close(grant, "finish", _dump(report), self._report_timeout_s))
 
     def prepare(
         self, grant: EpisodeGrant, report: FinishEpisode, union_id: str, part: Decides | Follows
     ) -> Plan[EpisodeView]:
         """Promises the reward, for a union."""
-        body = _dump(PrepareEpisode(reward=report.reward, metrics=report.metrics, union_id=union_id, part=part))
+        body = _dump(PrepareEpisode(**dict(report), union_id=union_id, part=part))
         return (yield from self._close(grant, "prepare", body, self._report_timeout_s))
 
     def decide(self, union_id: str, secret: str) -> Plan[None]:
@@ -320,12 +323,22 @@ class Api:
         return Request(method, path, self._token, body, timeout_s)
 
 
-def finish_body(reward: float, metrics: Mapping[str, float]) -> FinishEpisode:
-    """Returns the report. Raises `RewardError` for metrics that cannot be sent (more than 100, an empty name)."""
+def finish_body(reward: Given, metrics: Mapping[str, float]) -> FinishEpisode:
+    """Returns the report of a reward, or of one for each role.
+
+    Raises:
+        RewardError: one cannot be a reward; or there is none; or more metrics or roles, or other names of them, than
+            can be sent.
+    """
+    body: dict[str, object] = {"metrics": dict(metrics)}
+    if isinstance(reward, Mapping):
+        body["rewards"] = {role: validate_reward(value, f"rewards.{role}") for role, value in reward.items()}
+    if not body.get("rewards"):
+        body["reward"] = validate_reward(reward)
     try:
-        return FinishEpisode(reward=reward, metrics=dict(metrics))
+        return FinishEpisode.model_validate(body)
     except ValidationError as error:
-        raise RewardError(_sentence(error), field="metrics") from None
+        raise RewardError(_sentence(error), field=str(error.errors()[0]["loc"][0])) from None
 
 
 def kind_of(kind: str) -> EpisodeKind:
