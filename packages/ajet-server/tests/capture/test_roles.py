@@ -61,7 +61,7 @@ def test_an_open_episode_knows_its_roles_after_a_restart(past: History, roles: t
 def test_what_cannot_be_is_found(past: History, roles: tuple[str | None, ...], change: str, problem: str) -> None:
     past.close(played(past, "a", *roles), rewards={role: 1.0 for role in roles if role})
     assert problems(past) == []
-    past.sql(f"UPDATE episodes SET {change}")  # noqa: S608
+    past.sql(f"UPDATE episodes SET {change}")
     assert problem in problems(past)
 
 
@@ -83,7 +83,8 @@ def test_a_ledger_from_before_has_no_roles(tmp_path: Path) -> None:
                 VALUES ('e', 'a', 'r', 'g', 0, 't', '1', 'train', 'finished', 'c', 'x', 'y', 0, 1, 2, 0.5);
             INSERT INTO calls (id, episode_id, seq, at, prompt_ids, prompt_tokens, completion_ids, completion_tokens,
                 logprobs, sampling, temperature, weight_version, finish_reason, cached_tokens, messages, response)
-                VALUES ('c', 'e', 0, 1, x'01000000', 1, x'02000000', 1, x'00000000', '{{}}', 1, 0, 'stop', 0, '[]', '{{}}');
+                VALUES ('c', 'e', 0, 1, x'01000000', 1, x'02000000', 1, x'00000000', '{{}}', 1, 0, 'stop', 0,
+                '[]', '{{}}');
             PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {before};""")
     old.close()
     with Ledger(file) as ledger:
