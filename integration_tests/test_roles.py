@@ -10,36 +10,40 @@ from ajet_client import Episode, Task
 from live_server import StartServer, last_json, run_cli, say, share_of_digits, wait_for_version
 
 pytestmark = pytest.mark.timeout(300)
-_ROUNDS = 8
+_ROUNDS = 24
+_SAID = {"white": "1 1 1 1 1 1 1 1 1 1 1 1", "black": "zzzzzzzzzzzzzzzzzzzzzzzz"}
+"""What each role is told."""
 
 
 def _share_of_letters(text: str) -> float:
     return sum(character.isalpha() and character.isascii() for character in text) / max(len(text), 1)
 
 
-def _play(episode: Episode) -> None:
-    digits = share_of_digits(say(episode.role("white"), "white", max_tokens=12))
-    letters = _share_of_letters(say(episode.role("black"), "BLACK", max_tokens=12))
-    episode.reward({"white": digits, "black": letters}, white=digits, black=letters)
+def _play(episode: Episode) -> dict[str, float]:
+    said = {name: say(episode.role(name), text, max_tokens=12) for name, text in _SAID.items()}
+    return {"white": share_of_digits(said["white"]), "black": _share_of_letters(said["black"])}
 
 
 def test_two_roles_learn_to_differ(start_server: StartServer) -> None:
+    """A model that speaks alike in both roles has rewards whose sum is 1 at most."""
     server = start_server(batch={"policy": "informative_groups", "size": 4, "group_size": 8}, seed=11)
     server.wait_until_rolling()
-    means: list[dict[str, float]] = []
+    sums: list[float] = []
     with server.swarm() as swarm:
         for round_number in range(_ROUNDS):
             tasks = [Task(data={"round": round_number, "task": number}) for number in range(4)]
             report = swarm.run(_play, tasks, concurrency=32, progress=False)
             assert (report.finished, report.failed) == (32, 0)
-            means.append(report.metric_means)
-        wait_for_version(swarm, _ROUNDS)
-    for role in ("white", "black"):
-        learned = [mean[role] for mean in means]
-        assert sum(learned[-2:]) / 2 > sum(learned[:2]) / 2 + 0.1, means
-    (done,) = server.rows("SELECT report FROM batches WHERE step = 1")[0]
-    report = json.loads(done)
-    assert (report["episodes"], report["groups"], report["calls"]) == (32, 4, 64)
+            assert report.reward_mean is not None
+            sums.append(2 * report.reward_mean)
+            if min(sums[-2:]) > 1.15:
+                break
+        wait_for_version(swarm, 1)
+    assert sums[0] < 0.8, "they had to learn it"
+    assert min(sums[-2:]) > 1.15, sums
+    (text,) = server.rows("SELECT report FROM batches WHERE step = 1")[0]
+    done = json.loads(text)
+    assert (done["episodes"], done["groups"], done["calls"]) == (32, 4, 64)
     assert last_json(run_cli("ledger", "check", str(server.data_dir), "--json").stdout)["problems"] == []
 
 
