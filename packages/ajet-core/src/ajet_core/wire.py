@@ -79,10 +79,14 @@ class EpisodeGrant(_View):
     """Seconds of silence after which the episode expires; calls and heartbeats renew it."""
 
 
+def _without_need_of_reward(schema: dict[str, Any]) -> None:
+    schema["required"].remove("reward")
+
+
 class FinishEpisode(_Body):
     """`POST /api/episodes/{id}/finish`: reports the reward. Durable before it is acknowledged."""
 
-    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("reward"))
+    model_config = ConfigDict(json_schema_extra=_without_need_of_reward)
 
     reward: Reward
     """A finite number. May be left out beside `rewards`: it is their mean then, and nothing is trained on it."""
