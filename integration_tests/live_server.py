@@ -16,7 +16,7 @@ import yaml
 from openai import OpenAI
 
 from ajet_cli.spawn import SpawnedServer, spawn_server
-from ajet_client import Episode, Swarm
+from ajet_client import Episode, Role, Swarm
 
 BOOT_S = 110.0
 
@@ -105,7 +105,7 @@ def shared_client() -> OpenAI:
     return OpenAI(api_key="each episode has its own", max_retries=0)
 
 
-def say(episode: Episode, text: str, *, max_tokens: int = 8, timeout_s: float = 60.0) -> str:
+def say(episode: Episode | Role, text: str, *, max_tokens: int = 8, timeout_s: float = 60.0) -> str:
     """One call through the official OpenAI SDK."""
     client = shared_client().with_options(base_url=episode.base_url, api_key=episode.api_key)
     answer = client.chat.completions.create(

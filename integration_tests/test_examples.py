@@ -34,6 +34,7 @@ def test_the_examples_run(start_server: StartServer) -> None:
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
     assert _run(server, "arithmetic.py", "--tasks", "2", "--group-size", "2").startswith("4 finished, 0 failed")
     assert _run(server, "async_arithmetic.py", "--tasks", "2", "--group-size", "2").startswith("4 finished, 0 failed")
+    assert _run(server, "self_play.py", "--games", "1").startswith("2 finished, 0 failed")
     evaluated = _run(server, "evaluate.py", "--weights", "0", "--tasks", "2", "--episodes", "2").splitlines()
     assert evaluated[0].startswith("weights 0: 4 finished, 0 failed")
     assert evaluated[1].startswith("pass@1 ")

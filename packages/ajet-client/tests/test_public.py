@@ -15,6 +15,7 @@ def test_the_exported_names() -> None:
         "CommandAgent",
         "Episode",
         "EpisodeRecord",
+        "Role",
         "RunReport",
         "Swarm",
         "Task",

@@ -73,11 +73,19 @@ class History:
     def record(self, call: CallRecord) -> None:
         self.ledger.write_now(lambda db: insert_calls(db, [call]))
 
-    def close(self, name: str, status: str = "finished", reward: float | None = 1.0, at: float = NOW) -> None:
+    def close(
+        self,
+        name: str,
+        status: str = "finished",
+        reward: float | None = 1.0,
+        at: float = NOW,
+        rewards: dict[str, float] | None = None,
+    ) -> None:
         given = reward if status == "finished" else None
 
         def write(db: sqlite3.Connection) -> None:
-            records.close_episode(db, name, EpisodeStatus(status), reward=given, reason=None if given else "lost")
+            reason = None if given else "lost"
+            records.close_episode(db, name, EpisodeStatus(status), reward=given, rewards=rewards, reason=reason)
             db.execute("UPDATE episodes SET closed_at = ? WHERE id = ?", (at, name))
 
         self.ledger.write_now(write)

@@ -274,3 +274,19 @@ def test_without_the_server_package(folder: Path, ajet: Any, monkeypatch: pytest
     monkeypatch.setattr("ajet_cli.commands.datafolder.find_spec", lambda name: None)
     code, err = ajet("ls", folder)
     assert (code, "install ajet-cli[server]" in err) == (1, True)
+
+
+def test_roles_are_shown(tmp_path: Path, ajet: Any) -> None:
+    with history(tmp_path / "ledger.sqlite") as past:
+        past.open("ep")
+        for seq, role in enumerate(("white", "black")):
+            past.call("ep", seq, role=role)
+        past.close("ep", reward=0.25, rewards={"white": 1.0, "black": -0.5})
+    code, out = ajet("show", "ep", "--data-dir", tmp_path)
+    assert code == 0
+    assert "finished, reward 0.25 (black -0.5, white 1)" in out
+    assert "#0 call_ep_0 as white: " in out
+    assert "#1 call_ep_1 as black: " in out
+    code, out = ajet("show", "ep", "--data-dir", tmp_path, "--json")
+    found = json.loads(out)
+    assert (found["episode"]["rewards"], found["calls"][1]["role"]) == ({"white": 1.0, "black": -0.5}, "black")

@@ -7,6 +7,7 @@
     seats         opens all of them or none         resolving     brings decisions to those left behind
     servers, steps                                  what both kinds of teams share
     episode       an open episode: base URL and key for the agent, `reward`, `abort`
+    roles         a role of an episode in which the model plays several
     tasks         Task, read_jsonl, repeat, shuffle
     report        EpisodeRecord, RunReport, and what a run is asked for
     runner        agents in threads           async_runner  agents in tasks
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ajet_client.command import CommandAgent
     from ajet_client.episode import AsyncEpisode, Episode
     from ajet_client.report import EpisodeRecord, RunReport
+    from ajet_client.roles import Role
     from ajet_client.swarm import Swarm
     from ajet_client.tasks import Task, read_jsonl, repeat, shuffle
     from ajet_client.teams import Team, resolve, together
@@ -50,6 +52,7 @@ __all__ = [
     "CommandAgent",
     "Episode",
     "EpisodeRecord",
+    "Role",
     "RunReport",
     "Swarm",
     "Task",
@@ -69,6 +72,7 @@ _HOME = {
     "CommandAgent": "command",
     "Episode": "episode",
     "EpisodeRecord": "report",
+    "Role": "roles",
     "RunReport": "report",
     "Swarm": "swarm",
     "Task": "tasks",

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from ajet_core.episode import EpisodeKind, EpisodeStatus
-from ajet_core.wire import EpisodeView, PrepareEpisode
+from ajet_core.wire import EpisodeView, FinishEpisode, PrepareEpisode
 
 
 @dataclass
@@ -15,7 +15,8 @@ class FakeEpisode:
 
     Attributes:
         id, group_id, task_id, client_id, kind, task, status: as the client sent them and left them.
-        reward: None until it is finished.
+        reward: None until it is finished; of roles the mean.
+        rewards: of roles.
         metrics: the further numbers that were reported.
         reason: why it was aborted or expired.
         group_named: whether the client named the group.
@@ -23,6 +24,7 @@ class FakeEpisode:
         source: where its task comes from.
         heartbeats: how often it was renewed.
         calls: the agent's requests to the model.
+        roles: of these, in their order; None for one that named none.
         promise: what it is prepared with, if it is.
     """
 
@@ -34,6 +36,7 @@ class FakeEpisode:
     task: JsonValue
     status: EpisodeStatus = EpisodeStatus.OPEN
     reward: float | None = None
+    rewards: dict[str, float] = field(default_factory=dict[str, float])
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     reason: str | None = None
     group_named: bool = False
@@ -41,7 +44,13 @@ class FakeEpisode:
     source: str | None = None
     heartbeats: int = 0
     calls: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    roles: list[str | None] = field(default_factory=list[str | None])
     promise: PrepareEpisode | None = None
+
+    def finish(self, report: FinishEpisode) -> None:
+        """Takes the reward."""
+        self.status, self.reward, self.rewards = EpisodeStatus.FINISHED, report.reward, dict(report.rewards)
+        self.metrics = dict(report.metrics)
 
     @property
     def open(self) -> bool:
@@ -60,6 +69,7 @@ class FakeEpisode:
             status=self.status,
             client_id=self.client_id,
             reward=self.reward,
+            rewards=self.rewards,
             metrics=self.metrics,
             reason=self.reason,
             calls=len(self.calls),

@@ -27,6 +27,7 @@ from ajet_core.errors import (
 )
 from ajet_core.events import EngineState
 from ajet_core.ids import new_attempt_id, new_episode_id, new_group_id
+from ajet_core.roles import refuse_rewards, refuse_role, split_key
 from ajet_core.wire import (
     AbortEpisode,
     Decision,
@@ -168,16 +169,19 @@ class Plane:
 
     def _finish(self, episode: FakeEpisode, body: bytes) -> Answer:
         report = FinishEpisode.model_validate_json(body)
-        repeated = episode.status is EpisodeStatus.FINISHED and episode.reward == report.reward
-        if not repeated:
+        given = (episode.reward, episode.rewards)
+        if episode.status is not EpisodeStatus.FINISHED or given != (report.reward, report.rewards):
             self._refuse_closed(episode)
-            refuse_finish(episode.promise, report.reward)
-        episode.status, episode.reward, episode.metrics = EpisodeStatus.FINISHED, report.reward, dict(report.metrics)
+            refuse_rewards(episode.id, episode.roles, report.rewards)
+            refuse_finish(episode.promise, report)
+        episode.finish(report)
         return Answer.model(episode.view())
 
     def _prepare(self, episode: FakeEpisode, body: bytes) -> Answer:
         self._refuse_closed(episode)
-        episode.promise = PrepareEpisode.model_validate_json(body)
+        promise = PrepareEpisode.model_validate_json(body)
+        refuse_rewards(episode.id, episode.roles, promise.rewards)
+        episode.promise = promise
         return Answer.model(episode.view())
 
     def _unions(self, target: str, body: bytes) -> Answer:
@@ -257,12 +261,15 @@ class Plane:
         return Answer("".join(lines).encode(), headers={"content-type": "text/event-stream"})
 
     def _chat(self, key: str | None, request: dict[str, Any]) -> Answer:
-        episode = self.episodes.get((key or "").removeprefix("key_"))
+        api_key, role = split_key(key or "")
+        episode = self.episodes.get(api_key.removeprefix("key_"))
         if episode is None or not episode.open or episode.promise is not None:
             raise KeyRefusedError("the key belongs to no open episode")
         if request.get("stream"):
             raise RequestError("the fake server does not stream", field="stream")
+        refuse_role(episode.id, episode.roles, role)
         episode.calls.append(request)
+        episode.roles.append(role)
         return Answer.json(completion(self._reply(request["messages"])))
 
 

@@ -6,15 +6,24 @@ from ajet_client._fake_episode import FakeEpisode
 from ajet_core.episode import EpisodeStatus
 from ajet_core.errors import ConflictError, ForbiddenError, NotFoundError
 from ajet_core.ids import digest_secret
-from ajet_core.wire import Decides, FollowedUnion, FollowedView, Follows, PrepareEpisode, UnionState, UnionView
+from ajet_core.wire import (
+    Decides,
+    FinishEpisode,
+    FollowedUnion,
+    FollowedView,
+    Follows,
+    PrepareEpisode,
+    UnionState,
+    UnionView,
+)
 
 _FINISHED = EpisodeStatus.FINISHED
 
 
-def refuse_finish(promise: PrepareEpisode | None, reward: float) -> None:
+def refuse_finish(promise: PrepareEpisode | None, report: FinishEpisode) -> None:
     """Raises `ConflictError` if the episode is prepared with another reward, or does not decide."""
     refuse_deciding_alone(promise)
-    if promise is not None and promise.reward != reward:
+    if promise is not None and (promise.reward, promise.rewards) != (report.reward, report.rewards):
         raise ConflictError(f"the episode is prepared with reward {promise.reward:g}", field="reward")
 
 
@@ -67,7 +76,7 @@ def decide(union_id: str, secret: str, episodes: Iterable[FakeEpisode]) -> None:
         if digest not in (promise.part.commit_digest, promise.part.abort_digest):
             raise ForbiddenError(f"the secret proves no decision about union {union_id}")
         if episode.open and digest == promise.part.commit_digest:
-            episode.status, episode.reward, episode.metrics = _FINISHED, promise.reward, dict(promise.metrics)
+            episode.finish(promise)
         elif episode.open:
             episode.status, episode.reason = EpisodeStatus.ABORTED, f"union {union_id} was aborted"
     if not followers:

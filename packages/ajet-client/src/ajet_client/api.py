@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from ajet_client.bodies import build, dump, finish_body, read
+from ajet_client.bodies import build, dump, read
 from ajet_client.clock import Clock
 from ajet_client.plans import Broken, Pause, Plan, Reply, Request, ask
 from ajet_client.retry import once, persist
@@ -184,16 +184,15 @@ class Api:
         body = dump(want.model_copy(update={"wait_s": hold_s}))
         return self._request("POST", "/api/episodes", body, timeout_s=timeout_s)
 
-    def finish(self, grant: EpisodeGrant, reward: float, metrics: Mapping[str, float]) -> Plan[EpisodeView]:
+    def finish(self, grant: EpisodeGrant, report: FinishEpisode) -> Plan[EpisodeView]:
         """Reports the reward."""
-        body = dump(finish_body(reward, metrics))
-        return (yield from self._close(grant, "finish", body, self._report_timeout_s))
+        return (yield from self._close(grant, "finish", dump(report), self._report_timeout_s))
 
     def prepare(
         self, grant: EpisodeGrant, report: FinishEpisode, union_id: str, part: Decides | Follows
     ) -> Plan[EpisodeView]:
         """Promises the reward, for a union."""
-        body = dump(PrepareEpisode(reward=report.reward, metrics=report.metrics, union_id=union_id, part=part))
+        body = dump(PrepareEpisode(**dict(report), union_id=union_id, part=part))
         return (yield from self._close(grant, "prepare", body, self._report_timeout_s))
 
     def decide(self, union_id: str, secret: str) -> Plan[None]:

@@ -1,15 +1,18 @@
 """Bodies of the control plane: made from what a user gives, and read from what a server answers."""
 
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import SupportsFloat, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from ajet_client.plans import Reply
 from ajet_core.episode import EpisodeKind
 from ajet_core.errors import AjetError, RequestError, RewardError
+from ajet_core.reward import validate_reward
 from ajet_core.wire import FinishEpisode
 
+Given: TypeAlias = SupportsFloat | Mapping[str, SupportsFloat]
+"""A reward, or one for each role."""
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -38,12 +41,22 @@ def dump(body: BaseModel) -> bytes:
     return body.model_dump_json().encode()
 
 
-def finish_body(reward: float, metrics: Mapping[str, float]) -> FinishEpisode:
-    """Returns the report. Raises `RewardError` for metrics that cannot be sent (more than 100, an empty name)."""
+def finish_body(reward: Given, metrics: Mapping[str, float]) -> FinishEpisode:
+    """Returns the report of a reward, or of one for each role.
+
+    Raises:
+        RewardError: one cannot be a reward; or there is none; or more metrics or roles, or other names of them, than
+            can be sent.
+    """
+    body: dict[str, object] = {"metrics": dict(metrics)}
+    if isinstance(reward, Mapping):
+        body["rewards"] = {role: validate_reward(value, f"rewards.{role}") for role, value in reward.items()}
+    if not body.get("rewards"):
+        body["reward"] = validate_reward(reward)
     try:
-        return FinishEpisode(reward=reward, metrics=dict(metrics))
+        return FinishEpisode.model_validate(body)
     except ValidationError as error:
-        raise RewardError(_sentence(error), field="metrics") from None
+        raise RewardError(_sentence(error), field=str(error.errors()[0]["loc"][0])) from None
 
 
 def kind_of(kind: str) -> EpisodeKind:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, SupportsFloat
 from pydantic import JsonValue
 
 from ajet_client.api import Api
-from ajet_client.bodies import finish_body
+from ajet_client.bodies import Given, finish_body
 from ajet_client.plans import Plan
+from ajet_client.roles import Role
 from ajet_core.episode import EpisodeKind, EpisodeStatus
-from ajet_core.errors import AjetError, ConflictError, EpisodeClosedError
+from ajet_core.errors import AjetError, ConflictError, EpisodeClosedError, RewardError
 from ajet_core.reward import validate_reward
-from ajet_core.wire import Decides, EpisodeGrant, EpisodeView, Follows
+from ajet_core.roles import key_of_role
+from ajet_core.wire import Decides, EpisodeGrant, EpisodeView, FinishEpisode, Follows
 
 if TYPE_CHECKING:
     from ajet_client.transport import AsyncLink, Link
@@ -33,8 +35,7 @@ class EpisodeBase:
         self._api = api
         self._grant = grant
         self._task = task
-        self._reward: float | None = None
-        self._metrics: dict[str, float] = {}
+        self._report: FinishEpisode | None = None
         self._closing = threading.Lock()
         self._status = EpisodeStatus.OPEN
         self._lost: EpisodeClosedError | None = None
@@ -78,6 +79,20 @@ class EpisodeBase:
         """The name to send as `model`."""
         return self._grant.model
 
+    def role(self, name: str) -> Role:
+        """Returns what makes calls in one of several roles, all played by this model in this episode.
+
+        Each role gets a reward of its own (`reward`), and is compared with the same role of the other episodes of the
+        group. An episode whose calls name roles takes no calls without.
+
+        Args:
+            name: 1 to 64 letters, digits, `_` and `-`.
+
+        Raises:
+            RequestError: `name` is none.
+        """
+        return Role(name, self.base_url, key_of_role(self.api_key, name), self.model)
+
     @property
     def weight_version(self) -> int:
         """Version of the weights when the episode was opened."""
@@ -95,36 +110,38 @@ class EpisodeBase:
 
     @property
     def recorded_reward(self) -> float | None:
-        """The reward set so far."""
-        return self._reward
+        """The reward set so far; of roles the mean."""
+        return None if self._report is None else self._report.reward
+
+    @property
+    def recorded_rewards(self) -> dict[str, float]:
+        """The rewards of roles set so far (a copy)."""
+        return {} if self._report is None else dict(self._report.rewards)
 
     @property
     def metrics(self) -> dict[str, float]:
         """The metrics set so far (a copy)."""
-        return dict(self._metrics)
+        return {} if self._report is None else dict(self._report.metrics)
 
     @property
     def view(self) -> EpisodeView | None:
         """What the server answered when the episode was closed; None until then."""
         return self._view
 
-    def reward(self, value: SupportsFloat, /, **metrics: SupportsFloat) -> None:
+    def reward(self, value: Given, /, **metrics: SupportsFloat) -> None:
         """Records the reward. The report is sent when the `with` block ends; the last call counts.
 
         Args:
-            value: a finite number, at most 1e6 in magnitude.
+            value: a finite number, at most 1e6 in magnitude; where calls named roles, one for each of these.
             metrics: further finite numbers to keep with the episode (parts of the reward, say).
 
         Raises:
-            RewardError: `value` or a metric cannot be one; its `field` is `reward` or `metrics.<name>`.
+            RewardError: `value` or a metric cannot be one; `field` is `reward`, `rewards.<role>` or `metrics.<name>`.
             EpisodeClosedError: the episode was aborted, or the server has closed it.
         """
         self.refuse_closed()
-        number = validate_reward(value)
         checked = {name: validate_reward(item, f"metrics.{name}") for name, item in metrics.items()}
-        finish_body(number, self._metrics | checked)
-        self._reward = number
-        self._metrics |= checked
+        self._report = finish_body(value, self.metrics | checked)
 
     # What follows is for the swarm.
 
@@ -153,12 +170,12 @@ class EpisodeBase:
         if self._status is EpisodeStatus.ABORTED:
             return
         self.refuse_closed()
-        if self._reward is None:
+        if self._report is None:
             with suppress(AjetError):  # it expires by itself
                 yield from self.give_up(_NO_REWARD)
             warnings.warn(f"{_NO_REWARD} and was aborted: {self.id}", RuntimeWarning, stacklevel=_USER_FRAME)
             return
-        yield from self._finish(self._reward)
+        yield from self._finish(self._report)
 
     def fail(self, error: BaseException) -> Plan[None]:
         """The block raised: aborts. Trouble with that is a note on the error and never replaces it."""
@@ -175,8 +192,7 @@ class EpisodeBase:
         """Promises the reward, for a union. Raises `EpisodeClosedError` if the episode is closed."""
         self.refuse_closed()
         try:
-            report = finish_body(self._promised, self._metrics)
-            self._view = yield from self._api.prepare(self._grant, report, union_id, part)
+            self._view = yield from self._api.prepare(self._grant, self._promised, union_id, part)
         except EpisodeClosedError as error:
             self.lose(error)
             self.refuse_closed()
@@ -186,10 +202,10 @@ class EpisodeBase:
         yield from self._finish(self._promised)
 
     @property
-    def _promised(self) -> float:
-        if self._reward is None:
+    def _promised(self) -> FinishEpisode:
+        if self._report is None:
             raise RuntimeError("there is no reward to promise")
-        return self._reward
+        return self._report
 
     def follow(self) -> None:
         """The union was committed, so the episode is finished, or will be as soon as its server hears of it."""
@@ -203,13 +219,13 @@ class EpisodeBase:
         with suppress(EpisodeClosedError):
             self._view = yield from self._api.abort(self._grant, reason)
 
-    def _finish(self, reward: float) -> Plan[None]:
+    def _finish(self, report: FinishEpisode) -> Plan[None]:
         try:
-            self._view = yield from self._api.finish(self._grant, reward, self._metrics)
+            self._view = yield from self._api.finish(self._grant, report)
         except EpisodeClosedError as error:
             self.lose(error)
             self.refuse_closed()
-        except ConflictError as error:  # it made no call, say: the server will not take it, so its slot is given back
+        except (ConflictError, RewardError) as error:  # the server will not take it, so its slot is given back
             yield from self.fail(error)
             raise
         with self._closing:  # the server has the reward, whatever a heartbeat or an abort made of it meanwhile

@@ -79,7 +79,7 @@ def _run(function: Callable[..., object], message: dict[str, Any]) -> dict[str, 
         return {"error": describe(error), "traceback": traceback.format_exc()[-_TRACED:]}
     if episode.aborted is not None:
         return {"aborted": episode.aborted}
-    return {"reward": episode.recorded_reward, "metrics": episode.metrics}
+    return {"reward": episode.recorded_rewards or episode.recorded_reward, "metrics": episode.metrics}
 
 
 def _answer(lines: Any, message: dict[str, Any]) -> None:

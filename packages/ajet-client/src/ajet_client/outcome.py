@@ -1,4 +1,7 @@
-"""The reward as an agent's program writes it: a number, or `{"reward": 1.0, "metrics": {"length": 7}}`."""
+"""The reward as an agent's program writes it: a number, or `{"reward": 1.0, "metrics": {"length": 7}}`.
+
+The reward of an episode in several roles is an object: `{"reward": {"white": 1.0, "black": -1.0}}`.
+"""
 
 import json
 from dataclasses import dataclass, field
@@ -11,9 +14,9 @@ _SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A reward and further numbers; all finite."""
+    """A reward, or one for each role, and further numbers; all finite."""
 
-    reward: float
+    reward: float | dict[str, float]
     metrics: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -33,14 +36,21 @@ def parse_outcome(text: str, where: str) -> Outcome:
         value = text
     if not isinstance(value, dict):
         return Outcome(_number(value, "reward", text, where))
+    reward = value.get("reward")
     unknown = sorted(set(value) - {"reward", "metrics"})
     metrics = value.get("metrics", {})
-    if unknown or "reward" not in value or not isinstance(metrics, dict):
+    if unknown or reward == {} or not isinstance(metrics, dict):
         raise _refusal("reward", text, where)
     return Outcome(
-        _number(value["reward"], "reward", text, where),
-        {name: _number(number, f"metrics.{name}", text, where) for name, number in metrics.items()},
+        _numbers(reward, "rewards", text, where)
+        if isinstance(reward, dict)
+        else _number(reward, "reward", text, where),
+        _numbers(metrics, "metrics", text, where),
     )
+
+
+def _numbers(values: dict[str, object], field: str, text: str, where: str) -> dict[str, float]:
+    return {name: _number(number, f"{field}.{name}", text, where) for name, number in values.items()}
 
 
 def _number(value: object, field: str, text: str, where: str) -> float:

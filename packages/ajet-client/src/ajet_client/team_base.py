@@ -8,9 +8,10 @@ import logging
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Generic, Literal, SupportsFloat, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from ajet_client.api import Api
+from ajet_client.bodies import Given
 from ajet_client.episode import EpisodeBase
 from ajet_client.plans import Plan
 from ajet_client.steps import Step, Steps
@@ -93,7 +94,7 @@ class TeamBase(Generic[E]):
         rewards = [(number, episode.recorded_reward) for number, episode in enumerate(self._episodes)]
         return found | {f"{number}.reward": reward for number, reward in rewards if reward is not None}
 
-    def reward(self, values: Sequence[SupportsFloat] | SupportsFloat, /) -> None:
+    def reward(self, values: Sequence[Given] | Given, /) -> None:
         """Records the rewards of all episodes, in their order.
 
         Raises:

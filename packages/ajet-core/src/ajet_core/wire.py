@@ -1,13 +1,17 @@
 """Bodies of the control plane, `/api`. Unknown fields are refused on the way in and ignored on the way back."""
 
+from collections.abc import Collection
 from enum import StrEnum
-from typing import Annotated, Self
+from statistics import fmean
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from ajet_core.episode import EpisodeKind, EpisodeStatus
+from ajet_core.errors import RewardError
 from ajet_core.events import EngineState, StepReport
-from ajet_core.reward import Reward
+from ajet_core.reward import Reward, validate_reward
+from ajet_core.roles import MAX_ROLES, RoleName
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Reason = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -75,13 +79,36 @@ class EpisodeGrant(_View):
     """Seconds of silence after which the episode expires; calls and heartbeats renew it."""
 
 
+def _without_need_of_reward(schema: dict[str, Any]) -> None:
+    schema["required"].remove("reward")
+
+
 class FinishEpisode(_Body):
     """`POST /api/episodes/{id}/finish`: reports the reward. Durable before it is acknowledged."""
 
+    model_config = ConfigDict(json_schema_extra=_without_need_of_reward)
+
     reward: Reward
-    """A finite number."""
+    """A finite number. May be left out beside `rewards`: it is their mean then, and nothing is trained on it."""
+    rewards: dict[RoleName, Reward] = Field(default_factory=dict, max_length=MAX_ROLES)
+    """By role, for exactly the roles that made calls (see `ajet_core.roles`): what each is trained on."""
     metrics: dict[Name, Reward] = Field(default_factory=dict, max_length=100)
     """Further numbers to keep with the episode (parts of the reward, say)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_mean(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "reward" not in data and isinstance(data.get("rewards"), dict):
+            return data | {"reward": _mean(data["rewards"].values())} if data["rewards"] else data
+        return data
+
+
+def _mean(rewards: Collection[object]) -> float:
+    """0 if one of them is none: that one is then refused by its name."""
+    try:
+        return fmean(validate_reward(reward) for reward in rewards)
+    except RewardError:
+        return 0.0
 
 
 class Decides(_Body):
@@ -161,6 +188,8 @@ class EpisodeView(_View):
     status: EpisodeStatus
     client_id: str
     reward: float | None
+    rewards: dict[str, float] = {}
+    """By role, where its calls named roles."""
     metrics: dict[str, float]
     reason: str | None
     """Why it was aborted or expired."""

@@ -143,3 +143,15 @@ def test_episodes_may_come_and_go_meanwhile(past: History, tmp_path: Path) -> No
     look(past.ledger.file, lambda db: export_calls(db, EpisodeFilter(), tmp_path / "c.jsonl", truncate))
     assert {busy for busy, _, _ in free} == {0}
     assert len(read_calls(tmp_path / "c.jsonl")) >= 6
+
+
+def test_roles_are_labels_too(past: History, tmp_path: Path) -> None:
+    past.open("a")
+    calls = [past.call("a", seq, role=role) for seq, role in enumerate(("white", "black", "white"))]
+    past.close("a", rewards={"white": 1.0, "black": 0.0})
+    past.episode("b")
+    look(past.ledger.file, lambda db: export_episodes(db, ["a", "b"], tmp_path / "e.jsonl"))
+    first, second = (json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines())
+    assert first["rewards"] == {"black": 0.0, "white": 1.0}
+    assert first["roles"] == dict(zip(calls, ("white", "black", "white"), strict=True))
+    assert (second["rewards"], second["roles"]) == ({}, {})

@@ -14,7 +14,7 @@ from ajet_server.capture.schema import APPLICATION_ID, MIGRATIONS
 
 
 def promise(episode_id: str, *, decider: str | None = "http://a", union_id: str = "un") -> Promise:
-    return Promise(episode_id, union_id, 1.0, {"m": 2.0}, decider, "c", "a", 3.0)
+    return Promise(episode_id, union_id, 1.0, {"w": 2.0, "b": 0.0}, {"m": 2.0}, decider, "c", "a", 3.0)
 
 
 def insert(past: History, *promises: Promise) -> None:

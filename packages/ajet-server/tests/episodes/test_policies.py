@@ -1,5 +1,7 @@
 """Batch policies: pure functions of the pool."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -206,3 +208,18 @@ def test_why_forty_groups_are_not_trained() -> None:
     assert decide([], plain, tally=tally).waiting_for == (
         "0 of 4 informative groups (39 groups complete): all rewards are 0"
     )
+
+
+def test_a_group_is_informative_if_the_rewards_of_any_role_differ() -> None:
+    config = BatchConfig(policy="informative_groups", size=1, group_size=2)
+
+    def group(name: str, *rewards: dict[str, float]) -> list[PoolRow]:
+        return [replace(row(f"{name}{at}", name, 0.0), rewards=its) for at, its in enumerate(rewards)]
+
+    won_each_time = group("a", {"white": 1.0, "black": -1.0}, {"white": 1.0, "black": -1.0})
+    assert not decide(won_each_time, config).ready, "white is not compared with black"
+    assert uninformative_groups(won_each_time, config) == [won_each_time]
+    won_once = group("b", {"white": 1.0, "black": -1.0}, {"white": 1.0, "black": 0.0})
+    decision = decide(won_each_time + won_once, config)
+    assert decision.take == ("b0", "b1")
+    assert uninformative_groups(won_once, config) == []

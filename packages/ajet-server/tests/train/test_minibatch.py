@@ -136,3 +136,39 @@ def test_batch_numbering_does_not_depend_on_the_parts(model_folder: Path) -> Non
         for job in jobs
     ]
     assert pairs[0] == pairs[1]
+
+
+def by_roles(episodes: list[EpisodeRow]) -> tuple[list[EpisodeRow], list[EpisodeRow]]:
+    """The episodes with calls dealt out to two roles, and each role as an episode of a group of its own."""
+    whole: list[EpisodeRow] = []
+    apart: list[EpisodeRow] = []
+    for episode in episodes:
+        roles = [("black", "white")[index % 2] for index in range(len(episode.calls))]
+        rewards = {role: episode.reward + (role == "white") * len(whole) for role in sorted(set(roles))}
+        calls = [structs.replace(call, role=role) for call, role in zip(episode.calls, roles, strict=True)]
+        whole.append(structs.replace(episode, calls=calls, rewards=rewards))
+        for role, reward in rewards.items():
+            name = f"{episode.episode_id}-{role}"
+            own = [structs.replace(call, episode_id=name, role=None) for call in calls if call.role == role]
+            apart.append(EpisodeRow(name, f"{episode.group_id}-{role}", reward, own))
+    return whole, apart
+
+
+@pytest.mark.parametrize("parts", [2, 4, 7])
+def test_the_roles_of_an_episode_stay_together(parts: int) -> None:
+    whole, _ = by_roles(four_groups())
+    batch = batch_of(whole)
+    assert batch.groups == 4
+    found = split_calls(batch, parts)
+    homes = [{batch.wholes[batch.episode_N[call]][1] for call in part} for part in found]
+    assert sum(map(len, homes)) == len(set.union(*homes))
+
+
+def test_a_step_on_roles_is_one_on_episodes_of_their_own(model_folder: Path) -> None:
+    weights: list[dict[str, torch.Tensor]] = []
+    for episodes in by_roles(mixed_batch()):
+        trainer = Trainer.load(micro_job(model_folder, optimizer={"learning_rate": 0.01}))
+        report = trainer.update("b", 1, episodes, quiet)
+        assert not report.skipped
+        weights.append({name: value.detach().clone() for name, value in trainer.model.named_parameters()})
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

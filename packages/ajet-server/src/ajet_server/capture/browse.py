@@ -51,6 +51,7 @@ class EpisodeLine:
         step: of the batch that took it.
         stale: set aside, no batch will take it.
         union_id: the union that it was prepared for.
+        rewards: by role; empty without roles.
         dropped_at: when what its calls held was dropped (`retention`), None while it is there.
 
     The others are those of `EpisodeView`, and the seconds since 1970 of opening and closing.
@@ -65,6 +66,7 @@ class EpisodeLine:
     status: str
     client_id: str
     reward: float | None
+    rewards: dict[str, float]
     metrics: dict[str, float]
     reason: str | None
     calls: int
@@ -84,7 +86,7 @@ class EpisodeLine:
 
 _LINE = """
     SELECT e.id AS episode_id, e.attempt_id, e.group_id, e.task_id, e.source, e.kind, e.status, e.client_id, e.reward,
-        e.metrics, e.reason, count(c.seq) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
+        e.rewards, e.metrics, e.reason, count(c.seq) AS calls, coalesce(sum(c.prompt_tokens), 0) AS prompt_tokens,
         coalesce(sum(c.completion_tokens), 0) AS completion_tokens, e.weight_version,
         min(c.weight_version) AS oldest_version,
         max(coalesce(json_extract(c.version_spans, '$[#-1][1]'), c.weight_version)) AS newest_version,
@@ -100,7 +102,8 @@ def episode_line(db: sqlite3.Connection, episode_id: str) -> EpisodeLine:
     row = db.execute(_LINE, (episode_id,)).fetchone()
     if row is None:
         raise NotFoundError(f"there is no episode {episode_id} in this ledger")
-    typed: dict[str, Any] = {"metrics": json.loads(row["metrics"]), "stale": bool(row["stale"])}
+    typed: dict[str, Any] = {name: json.loads(row[name]) for name in ("rewards", "metrics")}
+    typed |= {"stale": bool(row["stale"])}
     return EpisodeLine(**{**dict(row), **typed})
 
 

@@ -49,6 +49,7 @@ class CallRecord(msgspec.Struct, frozen=True):
         labels: JSON of what the caller wants recorded with it.
         version_spans: JSON of (first token, weight version) of each run of tokens of one version; None where all are of
             one.
+        role: in which the model made it; None if the caller named none.
     """
 
     id: str
@@ -75,6 +76,7 @@ class CallRecord(msgspec.Struct, frozen=True):
     choice: int
     labels: str
     version_spans: str | None = None
+    role: str | None = None
 
 
 class WholeCall(msgspec.Struct, frozen=True):
@@ -180,6 +182,7 @@ def call_rows(db: sqlite3.Connection, episode_id: str) -> list[CallRow]:
             temperature=call.record.temperature,
             weight_version=call.record.weight_version,
             version_spans=versions.of_text(call.record.version_spans),
+            role=call.record.role,
         )
         for call in whole_calls(db, episode_id)
     ]
@@ -190,6 +193,12 @@ def call_versions(db: sqlite3.Connection, episode_id: str) -> dict[str, versions
     query = "SELECT id, weight_version, version_spans FROM calls WHERE episode_id = ? ORDER BY seq"
     rows = db.execute(query, (episode_id,)).fetchall()
     return {row["id"]: versions.whole(row["weight_version"], versions.of_text(row["version_spans"])) for row in rows}
+
+
+def call_roles(db: sqlite3.Connection, episode_id: str) -> dict[str, str]:
+    """Returns the roles of an episode's calls by id; those that named none are left out."""
+    query = "SELECT id, role FROM calls WHERE episode_id = ? AND role IS NOT NULL ORDER BY seq"
+    return {row["id"]: row["role"] for row in db.execute(query, (episode_id,)).fetchall()}
 
 
 def answers_to(db: sqlite3.Connection, episode_id: str, request_digest: bytes) -> list[str]:

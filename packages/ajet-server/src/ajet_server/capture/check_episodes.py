@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from ajet_server.capture.problem import Problem
 from ajet_server.capture.steps import step_count
 
+_ROLES = "SELECT key FROM json_each(iif(json_valid(e.rewards), e.rewards, '{}'))"
+_CALL_WITHOUT_REWARD = f"""EXISTS (SELECT 1 FROM calls c WHERE c.episode_id = e.id AND
+    iif(c.role IS NULL, e.rewards <> '{{}}', c.role NOT IN ({_ROLES})))"""  # noqa: S608 - our own names
+_REWARD_WITHOUT_CALL = f"""EXISTS ({_ROLES} WHERE key NOT IN
+    (SELECT c.role FROM calls c WHERE c.episode_id = e.id AND c.role IS NOT NULL))"""  # noqa: S608 - our own names
 _RULES = {
     "e.status = 'open' AND (e.closed_at IS NOT NULL OR e.reward IS NOT NULL)": "is open, but has what closing gives",
     "e.status <> 'open' AND e.closed_at IS NULL": "is closed, but nobody knows when",
@@ -24,7 +29,13 @@ _RULES = {
     "(e.status = 'finished' AND e.kind = 'train' AND e.stale = 0 AND e.batch_id IS NULL))": (
         "has lost what its calls held, but may still be trained"
     ),
-    "e.status = 'finished' AND EXISTS (SELECT 1 FROM promises p WHERE p.episode_id = e.id AND p.reward <> e.reward)": (
+    "NOT json_valid(e.rewards)": "has rewards that are no JSON",
+    "e.status <> 'finished' AND e.rewards <> '{}'": "has rewards of roles, but is not finished",
+    f"e.status = 'finished' AND ({_CALL_WITHOUT_REWARD} OR {_REWARD_WITHOUT_CALL})": (
+        "has rewards for other roles than those that made calls"
+    ),
+    "e.status = 'finished' AND EXISTS (SELECT 1 FROM promises p WHERE p.episode_id = e.id AND "
+    "(p.reward <> e.reward OR p.rewards <> e.rewards))": (
         "was finished with another reward than it had promised to its union"
     ),
     "NOT json_valid(e.metrics) OR NOT json_valid(e.task)": "has a task or metrics that are no JSON",

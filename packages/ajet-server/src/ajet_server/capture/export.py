@@ -20,7 +20,7 @@ from ajet_merge import Call, Context, MergeError
 from ajet_merge.records import Record, write_records
 from ajet_merge.records.files import write_rows
 from ajet_server.capture.browse import EpisodeFilter, EpisodeLine, episode_ids, episode_line, read_episode
-from ajet_server.capture.calls import WholeCall, call_versions
+from ajet_server.capture.calls import WholeCall, call_roles, call_versions
 
 
 @dataclass(slots=True)
@@ -74,7 +74,8 @@ def export_calls(
 def export_episodes(db: sqlite3.Connection, ids: list[str], file: Path) -> None:
     """Writes the rewards and whatever else is known of episodes, one JSON line each.
 
-    `weight_versions` has, for each call by id, (first token, weight version) of each run of tokens of one version.
+    `weight_versions` has, for each call by id, (first token, weight version) of each run of tokens of one version;
+    `roles` the role of each call that named one.
 
     Raises:
         ConfigError: the suffix is not `.jsonl` or `.jsonl.gz`.
@@ -88,7 +89,8 @@ def export_episodes(db: sqlite3.Connection, ids: list[str], file: Path) -> None:
 
 
 def _episode_row(db: sqlite3.Connection, episode_id: str) -> dict[str, Any]:
-    return asdict(episode_line(db, episode_id)) | {"weight_versions": call_versions(db, episode_id)}
+    of_calls = {"weight_versions": call_versions(db, episode_id), "roles": call_roles(db, episode_id)}
+    return asdict(episode_line(db, episode_id)) | of_calls
 
 
 def check_episodes_file(file: Path) -> None:

@@ -96,6 +96,7 @@ def _pool_row(row: sqlite3.Row) -> PoolRow:
         client_id=row["client_id"],
         finished_at=row["closed_at"],
         source=row["source"],
+        rewards=json.loads(row["rewards"]),
     )
 
 

@@ -20,6 +20,7 @@ class Promise:
         episode_id: whose.
         union_id: for which union.
         reward: what it is finished with.
+        rewards: the same by role; empty without roles.
         metrics: further numbers to keep with it.
         decider: URL of the server that decides; None: this episode decides.
         commit_key: the secret that proves a commit where this episode decides, else its digest.
@@ -30,6 +31,7 @@ class Promise:
     episode_id: str
     union_id: str
     reward: float
+    rewards: dict[str, float]
     metrics: dict[str, float]
     decider: str | None
     commit_key: str = field(repr=False)
@@ -56,12 +58,13 @@ def insert_promise(db: sqlite3.Connection, promise: Promise) -> None:
     if not promise.follows and deciding_episode(db, promise.union_id) is not None:
         raise ConflictError(f"union_id: another episode decides for {promise.union_id} already", field="union_id")
     db.execute(
-        "INSERT INTO promises (episode_id, union_id, reward, metrics, decider, commit_key, abort_key, prepared_at)"
-        " VALUES (?,?,?,?,?,?,?,?)",
+        "INSERT INTO promises (episode_id, union_id, reward, rewards, metrics, decider, commit_key, abort_key,"
+        " prepared_at) VALUES (?,?,?,?,?,?,?,?,?)",
         (
             promise.episode_id,
             promise.union_id,
             promise.reward,
+            json.dumps(promise.rewards, sort_keys=True),
             json.dumps(promise.metrics),
             promise.decider,
             promise.commit_key,
@@ -104,4 +107,5 @@ def is_prepared(db: sqlite3.Connection, episode_id: str) -> bool:
 
 def _promise(row: sqlite3.Row) -> Promise:
     values = {name: row[name] for name in Promise.__dataclass_fields__}
-    return Promise(**values | {"metrics": json.loads(row["metrics"])})
+    parsed = {name: json.loads(row[name]) for name in ("rewards", "metrics")}
+    return Promise(**values | parsed)

@@ -46,12 +46,14 @@ class CallsSoFar:
         next_seq: the `seq` that is free. It may exceed `count`: a call that failed leaves a gap.
         sampled: tokens that were sampled.
         oldest_version: the oldest weight version among their tokens; None without a call.
+        roles: that they named; None among them for one that named none.
     """
 
     count: int = 0
     next_seq: int = 0
     sampled: int = 0
     oldest_version: int | None = None
+    roles: frozenset[str | None] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,13 @@ class PoolRow:
     finished_at: float = field(compare=False)
     """Unix time, seconds, in the ledger; seconds of the pool's clock in there. So it is not compared."""
     source: str | None = None
+    rewards: dict[str, float] = field(default_factory=dict[str, float], hash=False)
+    """By role; empty without roles."""
+
+    @property
+    def earned(self) -> dict[str | None, float]:
+        """What is compared with the same of the others of its group: a reward for each role, or just the one."""
+        return {**self.rewards} or {None: self.reward}
 
 
 def insert_episode(db: sqlite3.Connection, record: EpisodeRecord) -> None:
@@ -101,14 +110,23 @@ def close_episode(
     status: EpisodeStatus,
     *,
     reward: float | None = None,
+    rewards: dict[str, float] | None = None,
     metrics: dict[str, float] | None = None,
     reason: str | None = None,
 ) -> None:
     """Closes an open episode. Raises `EpisodeClosedError` if it is closed already."""
     cursor = db.execute(
-        "UPDATE episodes SET status = ?, closed_at = ?, reward = ?, metrics = ?, reason = ?"
+        "UPDATE episodes SET status = ?, closed_at = ?, reward = ?, rewards = ?, metrics = ?, reason = ?"
         " WHERE id = ? AND status = 'open'",
-        (status, time.time(), reward, json.dumps(metrics or {}), reason, episode_id),
+        (
+            status,
+            time.time(),
+            reward,
+            json.dumps(rewards or {}, sort_keys=True),
+            json.dumps(metrics or {}),
+            reason,
+            episode_id,
+        ),
     )
     if cursor.rowcount != 1:
         raise EpisodeClosedError(f"episode {episode_id} is closed already")
@@ -136,6 +154,7 @@ def episode_view(db: sqlite3.Connection, episode_id: str) -> EpisodeView | None:
         status=row["status"],
         client_id=row["client_id"],
         reward=row["reward"],
+        rewards=json.loads(row["rewards"]),
         metrics=json.loads(row["metrics"]),
         reason=row["reason"],
         calls=row["calls"],
@@ -164,7 +183,8 @@ def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, CallsSoFa
     """Returns every open episode with what its recorded calls amount to."""
     rows = db.execute(
         "SELECT e.*, count(c.id) AS calls, coalesce(max(c.seq) + 1, 0) AS next_seq,"
-        " coalesce(sum(c.completion_tokens), 0) AS sampled, min(c.weight_version) AS oldest"
+        " coalesce(sum(c.completion_tokens), 0) AS sampled, min(c.weight_version) AS oldest,"
+        " json_group_array(DISTINCT c.role) AS roles"
         " FROM episodes e LEFT JOIN calls c ON c.episode_id = e.id"
         " WHERE e.status = 'open' GROUP BY e.id ORDER BY e.opened_at"
     ).fetchall()
@@ -172,10 +192,14 @@ def open_episodes(db: sqlite3.Connection) -> list[tuple[EpisodeRecord, CallsSoFa
     return [
         (
             _episode_record({name: row[name] for name in names}),
-            CallsSoFar(row["calls"], row["next_seq"], row["sampled"], row["oldest"]),
+            CallsSoFar(row["calls"], row["next_seq"], row["sampled"], row["oldest"], _roles(row)),
         )
         for row in rows
     ]
+
+
+def _roles(row: sqlite3.Row) -> frozenset[str | None]:
+    return frozenset(json.loads(row["roles"]) if row["calls"] else ())
 
 
 def _episode_record(values: dict[str, Any]) -> EpisodeRecord:
@@ -187,7 +211,7 @@ def pool_rows(db: sqlite3.Connection) -> list[PoolRow]:
     """Returns the finished train episodes that wait for a batch, oldest first."""
     rows = db.execute(
         "SELECT e.id, e.group_id, e.group_named, e.task_id, e.reward, e.client_id, e.closed_at, e.source,"
-        " min(c.weight_version) AS oldest FROM episodes e"
+        " e.rewards, min(c.weight_version) AS oldest FROM episodes e"
         " JOIN calls c ON c.episode_id = e.id WHERE e.status = 'finished' AND e.kind = 'train' AND e.batch_id IS NULL"
         " AND e.stale = 0 GROUP BY e.id ORDER BY e.closed_at"
     ).fetchall()
@@ -202,6 +226,7 @@ def pool_rows(db: sqlite3.Connection) -> list[PoolRow]:
             row["client_id"],
             row["closed_at"],
             row["source"],
+            json.loads(row["rewards"]),
         )
         for row in rows
     ]
@@ -227,6 +252,9 @@ def holds_train_episodes(db: sqlite3.Connection) -> bool:
 def batch_episodes(db: sqlite3.Connection, batch_id: str) -> list[EpisodeRow]:
     """Returns the episodes of a batch with their calls, in a fixed order."""
     episodes = db.execute(
-        "SELECT id, group_id, reward FROM episodes WHERE batch_id = ? ORDER BY group_id, id", (batch_id,)
+        "SELECT id, group_id, reward, rewards FROM episodes WHERE batch_id = ? ORDER BY group_id, id", (batch_id,)
     ).fetchall()
-    return [EpisodeRow(row["id"], row["group_id"], row["reward"], call_rows(db, row["id"])) for row in episodes]
+    return [
+        EpisodeRow(row["id"], row["group_id"], row["reward"], call_rows(db, row["id"]), json.loads(row["rewards"]))
+        for row in episodes
+    ]

@@ -128,6 +128,15 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX promises_by_union ON promises (union_id);
     CREATE UNIQUE INDEX promises_that_decide ON promises (union_id) WHERE decider IS NULL;
     """,
+    # One model in several roles: each call names its role, each role has a reward. NULL and {}: no roles.
+    """
+    ALTER TABLE calls ADD COLUMN role TEXT;
+    ALTER TABLE episodes ADD COLUMN rewards TEXT NOT NULL DEFAULT '{}';
+    ALTER TABLE promises ADD COLUMN rewards TEXT NOT NULL DEFAULT '{}';
+    DROP INDEX calls_sizes;
+    CREATE INDEX calls_sizes
+        ON calls (episode_id, seq, weight_version, prompt_tokens, completion_tokens, version_spans, role);
+    """,
 )
 
 

@@ -62,6 +62,7 @@ class OpenState:
         in_flight: calls being generated; an episode does not expire while one runs.
         reserved: tokens that these may sample at most.
         oldest_version: the oldest weight version among its tokens.
+        roles: that its recorded calls named; None among them for one that named none.
         lock: held while it is being closed.
         closed: set once it is; ends the calls that still run.
         promise: what it is prepared with for a union, if it is; then it takes no more calls.
@@ -76,6 +77,7 @@ class OpenState:
     in_flight: int = 0
     reserved: int = 0
     oldest_version: int | None = None
+    roles: set[str | None] = field(default_factory=set[str | None])
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     closed: Closing = field(default_factory=Closing)
     promise: Promise | None = None
@@ -159,6 +161,7 @@ class OpenBook:
             recorded=so_far.count,
             sampled=so_far.sampled,
             oldest_version=so_far.oldest_version,
+            roles=set(so_far.roles),
         )
         self._by_id[record.id] = state
         self._by_key_hash[record.api_key_hash] = state

@@ -29,7 +29,7 @@ async def _close(episodes: Episodes, promise: Promise, decided: UnionState) -> E
     if view.status is not EpisodeStatus.OPEN:
         return view
     if decided is UnionState.COMMITTED:
-        kept = FinishEpisode(reward=promise.reward, metrics=promise.metrics)
+        kept = FinishEpisode(reward=promise.reward, rewards=promise.rewards, metrics=promise.metrics)
         return await episodes.finish(promise.episode_id, kept, decided=True)
     reason = f"union {promise.union_id} was aborted"
     return await episodes.lose(promise.episode_id, EpisodeStatus.ABORTED, reason, decided=True)

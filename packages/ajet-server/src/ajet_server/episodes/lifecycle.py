@@ -20,6 +20,7 @@ from ajet_core.errors import (
     UnavailableError,
 )
 from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
+from ajet_core.roles import refuse_rewards
 from ajet_core.wire import EpisodeView, FinishEpisode, JanitorDeed, OpenEpisode, PrepareEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger
@@ -136,6 +137,7 @@ class Episodes:
         Raises:
             EpisodeClosedError: it is closed.
             ConflictError: a train episode without a single call has nothing to train; or it promised something else.
+            RewardError: its rewards are not those of the roles that made calls.
             UnavailableError: a call of it is still running; a retry makes sense.
         """
         state = self._open.get(episode_id)
@@ -144,7 +146,7 @@ class Episodes:
         async with state.lock:
             if episode_id not in self._open:
                 raise self._closed(episode_id)
-            self._refuse_unfinished(state)
+            self._refuse_unfinished(state, body)
             await self.unions.prepare(state, body)
             self._open.renew(state)
         return self.view(episode_id)
@@ -160,18 +162,19 @@ class Episodes:
         Raises:
             EpisodeClosedError: it was aborted or expired, or finished with another reward.
             ConflictError: a train episode without a single call has nothing to train; or it is prepared.
+            RewardError: its rewards are not those of the roles that made calls.
             UnavailableError: a call of it is still running; a retry makes sense.
         """
         state = self._open.get(episode_id)
         if state is None:
-            return self._repeat_close(episode_id, EpisodeStatus.FINISHED, body.reward)
+            return self._repeat_close(episode_id, EpisodeStatus.FINISHED, body)
         async with state.lock:
             if episode_id not in self._open:
-                return self._repeat_close(episode_id, EpisodeStatus.FINISHED, body.reward)
-            self._refuse_unfinished(state)
+                return self._repeat_close(episode_id, EpisodeStatus.FINISHED, body)
+            self._refuse_unfinished(state, body)
             if not decided:
-                refuse_finish(state.promise, body.reward, dict(body.metrics))
-            await self._close(state, EpisodeStatus.FINISHED, reward=body.reward, metrics=body.metrics)
+                refuse_finish(state.promise, body)
+            await self._close(state, EpisodeStatus.FINISHED, body)
         view = self.view(episode_id)
         await self._announce(
             EpisodeFinished(
@@ -185,7 +188,7 @@ class Episodes:
         )
         return view
 
-    def _refuse_unfinished(self, state: OpenState) -> None:
+    def _refuse_unfinished(self, state: OpenState, body: FinishEpisode) -> None:
         if state.in_flight:
             raise UnavailableError(
                 f"episode {state.record.id} has {state.in_flight} call(s) still running; report the reward after them",
@@ -195,6 +198,7 @@ class Episodes:
             raise ConflictError(
                 f"episode {state.record.id} made no call, so there is nothing to train; abort it instead"
             )
+        refuse_rewards(state.record.id, state.roles, body.rewards)
 
     async def lose(self, episode_id: str, status: EpisodeStatus, reason: str, *, decided: bool = False) -> EpisodeView:
         """Aborts or expires an episode and frees its slot. Again is harmless; a finished one cannot be lost.
@@ -228,17 +232,17 @@ class Episodes:
         self,
         state: OpenState,
         status: EpisodeStatus,
-        reward: float | None = None,
-        metrics: dict[str, float] | None = None,
+        report: FinishEpisode | None = None,
         reason: str | None = None,
     ) -> None:
         name = state.record.id
+        given = report.model_dump(include={"reward", "rewards", "metrics"}) if report is not None else {}
         await self._ledger.write(
-            lambda db: records.close_episode(db, name, status, reward=reward, metrics=metrics, reason=reason),
-            lambda _: self._let_go(state, status, reward),
+            lambda db: records.close_episode(db, name, status, reason=reason, **given),
+            lambda _: self._let_go(state, report),
         )
 
-    def _let_go(self, state: OpenState, status: EpisodeStatus, reward: float | None) -> None:
+    def _let_go(self, state: OpenState, report: FinishEpisode | None) -> None:
         record = state.record
         self._open.drop(state)
         self.changes.mark()
@@ -246,7 +250,7 @@ class Episodes:
             self.versions.give_back(record.weights)
         if record.kind is EpisodeKind.EVAL:
             return
-        if status is EpisodeStatus.FINISHED and reward is not None:
+        if report is not None:
             oldest = record.weight_version if state.oldest_version is None else state.oldest_version
             self._pool.finish(
                 PoolRow(
@@ -254,20 +258,22 @@ class Episodes:
                     record.group_id,
                     record.group_named,
                     record.task_id,
-                    reward,
+                    report.reward,
                     oldest,
                     record.client_id,
                     time.time(),
                     record.source,
+                    dict(report.rewards),
                 )
             )
         else:
             self._pool.leave(record.group_id, record.id)
 
-    def _repeat_close(self, episode_id: str, status: EpisodeStatus, reward: float | None) -> EpisodeView:
+    def _repeat_close(self, episode_id: str, status: EpisodeStatus, report: FinishEpisode | None) -> EpisodeView:
         view = self.view(episode_id)
         lost = (EpisodeStatus.ABORTED, EpisodeStatus.EXPIRED)
-        same = view.status == status and view.reward == reward
+        given = (None, {}) if report is None else (report.reward, report.rewards)
+        same = view.status == status and (view.reward, view.rewards) == given
         if same or (status in lost and view.status in lost):
             return view
         detail = f" with reward {view.reward:g}" if view.reward is not None else f" ({view.reason})"

@@ -5,7 +5,7 @@ What an update takes is the policy's, when it happens is a condition's (`batch.w
     policy                takes, oldest first                                              own condition
     episodes              finished train episodes                                 (C1)     episodes >= size
     groups                complete groups of `group_size`                         (C2)     groups >= size
-    informative_groups    those whose rewards spread by more than epsilon         (C3)     informative_groups >= size
+    informative_groups    those whose rewards (a role's) spread over epsilon      (C3)     informative_groups >= size
     any_client            complete groups                                         (C4)     any_client
     all_clients           complete groups                                         (C5)     all_clients
 """
@@ -195,12 +195,16 @@ def _facts(census: Census, agreement: Agreement, weight_version: int, now: float
 
 
 def _spread(group: list[PoolRow]) -> float:
-    rewards = [row.reward for row in group]
-    return max(rewards) - min(rewards)
+    """The most that rewards of one role differ by."""
+    by_role: dict[str | None, list[float]] = {}
+    for row in group:
+        for role, reward in row.earned.items():
+            by_role.setdefault(role, []).append(reward)
+    return max(max(rewards) - min(rewards) for rewards in by_role.values())
 
 
 def _rewards(groups: list[list[PoolRow]]) -> set[float]:
-    return {row.reward for group in groups for row in group}
+    return {reward for group in groups for row in group for reward in row.earned.values()}
 
 
 def _sentence(census: Census, config: BatchConfig, agreement: Agreement, facts: Facts) -> str:

@@ -14,7 +14,7 @@ import time
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import ConflictError, ForbiddenError, NotFoundError
 from ajet_core.ids import digest_secret
-from ajet_core.wire import Decides, FollowedUnion, PrepareEpisode, UnionState, UnionView
+from ajet_core.wire import Decides, FinishEpisode, FollowedUnion, PrepareEpisode, UnionState, UnionView
 from ajet_server.capture import promises
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.promises import Promise
@@ -118,13 +118,14 @@ class Unions:
                 self._pool.doubt(state.record.group_id, state.record.id)
 
 
-def refuse_finish(promise: Promise | None, reward: float, metrics: dict[str, float]) -> None:
+def refuse_finish(promise: Promise | None, body: FinishEpisode) -> None:
     """Raises `ConflictError` if a client may not finish an episode like this, because of what it promised."""
     refuse_deciding_alone(promise)
-    if promise is not None and (promise.reward, promise.metrics) != (reward, metrics):
+    given = (body.reward, body.rewards, body.metrics)
+    if promise is not None and (promise.reward, promise.rewards, promise.metrics) != given:
         raise ConflictError(
-            f"reward: episode {promise.episode_id} is prepared with reward {promise.reward:g} and its metrics; it "
-            "cannot be finished with others",
+            f"reward: episode {promise.episode_id} is prepared with reward {promise.reward:g}, its rewards by role, "
+            "and its metrics; it cannot be finished with others",
             field="reward",
         )
 
@@ -139,7 +140,7 @@ def refuse_deciding_alone(promise: Promise | None) -> None:
 
 
 def _promise_of(episode_id: str, body: PrepareEpisode) -> Promise:
-    part, given = body.part, (episode_id, body.union_id, body.reward, dict(body.metrics))
+    part, given = body.part, (episode_id, body.union_id, body.reward, dict(body.rewards), dict(body.metrics))
     if isinstance(part, Decides):
         return Promise(*given, None, part.commit_secret, part.abort_secret, time.time())
     return Promise(*given, part.decider, part.commit_digest, part.abort_digest, time.time())

@@ -209,6 +209,7 @@ def _remember(claim: Claim, session: Session, prompt: Prompt, choices: list[Choi
     versions = [record.weight_version for record in records]
     claim.release()
     state.recorded += len(records)
+    state.roles.add(records[0].role)
     state.sampled += sum(len(choice.token_ids) for choice in choices)
     state.oldest_version = min(versions if state.oldest_version is None else [*versions, state.oldest_version])
 

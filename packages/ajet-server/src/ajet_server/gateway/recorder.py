@@ -60,6 +60,7 @@ def call_records(
             choice=choice.index,
             labels=labels,
             version_spans=versions.to_text(one.version_spans),
+            role=origin.role,
         )
         for choice, one in zip(choices, generated, strict=True)
     ]

@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
 from ajet_core.errors import BudgetError, EpisodeClosedError, NotFoundError
+from ajet_core.roles import refuse_role
 from ajet_server.capture.calls import WholeCall, answers_to, whole_calls
 from ajet_server.capture.ledger import Ledger
 from ajet_server.conductor import Conductor
@@ -52,12 +53,14 @@ class Gateway:
 
         Raises (here, or from the run: see `Answering.serve`):
             NotFoundError: the model is not the one that is served.
-            RequestError: the sampling cannot be trained on.
+            RequestError: the sampling cannot be trained on; or other calls of the episode named roles and this one does
+                not, or the other way round.
             BudgetError: the episode has used up its calls.
             EpisodeClosedError: the episode closed meanwhile.
             UnavailableError: the engine does not run.
         """
         self._check(state, request)
+        refuse_role(state.record.id, state.roles, origin.role)
         session = self._session(state)
         if not origin.retry:
             session.asked[origin.digest] += 1

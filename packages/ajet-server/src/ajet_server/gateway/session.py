@@ -15,13 +15,15 @@ class Origin(msgspec.Struct, frozen=True):
 
     Attributes:
         dialect: in which it was asked.
-        digest: of path and body; a retry has the same.
+        digest: of path, body and role; a retry has the same.
         retry: True when the SDK says that it tried before.
+        role: that the key named.
     """
 
     dialect: str
     digest: bytes
     retry: bool
+    role: str | None = None
 
 
 @dataclass(slots=True)

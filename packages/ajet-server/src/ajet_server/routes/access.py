@@ -1,6 +1,7 @@
 """Who may call what.
 
-    /v1                                      the agent's key of an open episode, as a bearer or as `x-api-key`
+    /v1                                      the agent's key of an open episode, or `<key>.<role>`, as a bearer or as
+                                             `x-api-key`
     /api/episodes/{id}                       prepare, finish, abort, heartbeat: the episode's control key
     /api/episodes, unions, status, events,   the client token or the admin token, where tokens are asked for
     ready, janitor, GET job
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request
 
 from ajet_core.errors import EpisodeClosedError, ForbiddenError, KeyRefusedError
+from ajet_core.roles import split_key
 from ajet_server.episodes.book import OpenState
 from ajet_server.wiring import Server
 
@@ -94,14 +96,15 @@ async def require_view(episode_id: str, request: Request, server: ServerDep) -> 
         await require_control(episode_id, request, server)
 
 
-def episode_of(headers: Mapping[str, str], server: Server) -> OpenState:
-    """Returns the open episode of the agent's key."""
+def episode_of(headers: Mapping[str, str], server: Server) -> tuple[OpenState, str | None]:
+    """Returns the open episode of the agent's key, and the role that the key names, if any."""
     key = agent_key(headers)
     if key is None:
         raise KeyRefusedError(
             "send 'Authorization: Bearer <api_key>' or 'x-api-key: <api_key>' with the api_key of an open episode"
         )
-    return server.runtime.episodes.agent(key)
+    api_key, role = split_key(key)
+    return server.runtime.episodes.agent(api_key), role
 
 
 async def require_any_episode(request: Request, server: ServerDep) -> None:

@@ -79,15 +79,16 @@ async def read(request: Request, dialect: str) -> Asked:
     server = await server_of(request)
     headers = dict(reversed(request.headers.items()))  # of those that come twice, the first counts
     refuse_web_page(headers, server)
-    state = episode_of(headers, server)
+    state, role = episode_of(headers, server)
     body = await read_body(request, server.settings.max_request_bytes)
     try:
         raw: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
-    digest = hashlib.sha256(b"%b\0" % dialect.encode())
+    asker = dialect if role is None else f"{dialect}.{role}"
+    digest = hashlib.sha256(b"%b\0" % asker.encode())
     digest.update(body)
-    origin = Origin(dialect, digest.digest(), retry=headers.get(_RETRY_COUNT, "0") != "0")
+    origin = Origin(dialect, digest.digest(), retry=headers.get(_RETRY_COUNT, "0") != "0", role=role)
     return Asked(request, server.runtime.gateway, state, raw, origin)
 
 

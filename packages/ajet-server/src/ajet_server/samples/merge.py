@@ -12,6 +12,7 @@ from ajet_core.config import AlgorithmConfig
 from ajet_core.errors import RequestError
 from ajet_merge import Call, CallError
 from ajet_server.samples.advantage import episode_advantages, overlong_cost, process_advantages
+from ajet_server.samples.roles import parts_of
 from ajet_server.samples.weights import with_loss_weights
 from ajet_server.worker.protocol import CallRow, EpisodeRow
 
@@ -21,7 +22,7 @@ _LOGPROB_SLACK = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A checked batch: E episodes with N calls in all.
+    """A checked batch: E episodes with N calls in all. A role of an episode counts as an episode (`samples.roles`).
 
     Attributes:
         calls: N calls with their advantages and loss weights.
@@ -31,8 +32,8 @@ class Batch:
         shaped_rewards: f64[E], what advantages are made of: less the cost of overlong completions.
         call_rewards: f64[N], those of single calls, with the episode's at its last one; None without any.
         advantages: f32[E]; where calls have their own, the mean of the episode's.
-        group_names: the group of each episode.
-        groups: number of different groups.
+        group_names: the group of each episode: what it is compared with.
+        wholes: (group, episode) that each is of: different from its own only where it is a role.
 
     With baseline `value` all advantages are 0 until `samples.credit.with_critic` has made them.
     """
@@ -45,7 +46,12 @@ class Batch:
     call_rewards: npt.NDArray[np.float64] | None
     advantages: npt.NDArray[np.float32]
     group_names: list[str]
-    groups: int
+    wholes: list[tuple[str, str]]
+
+    @property
+    def groups(self) -> int:
+        """Number of different groups, roles not counted apart."""
+        return len({group for group, _ in self.wholes})
 
     @property
     def token_calls(self) -> npt.NDArray[np.int64]:
@@ -69,6 +75,8 @@ def build_batch(episodes: Sequence[EpisodeRow], algorithm: AlgorithmConfig, voca
         RequestError: a row breaks the contract of a batch; names the episode or the call, and the value.
     """
     _check_episodes(episodes)
+    parts = parts_of(episodes)
+    episodes = [part for part, _ in parts]
     rewards_E = np.array([episode.reward for episode in episodes], np.float64)
     shaped_E = rewards_E - _overlong_costs(episodes, algorithm)
     groups = [episode.group_id for episode in episodes]
@@ -93,7 +101,7 @@ def build_batch(episodes: Sequence[EpisodeRow], algorithm: AlgorithmConfig, voca
         call_rewards=call_rewards,
         advantages=advantages_E,
         group_names=groups,
-        groups=len(set(groups)),
+        wholes=[(whole.group_id, whole.episode_id) for _, whole in parts],
     )
 
 
@@ -193,8 +201,9 @@ def _check_episodes(episodes: Sequence[EpisodeRow]) -> None:
     _refuse_repeats([episode.episode_id for episode in episodes], "episode")
     _refuse_repeats([row.call_id for episode in episodes for row in episode.calls], "call")
     for episode in episodes:
-        if not np.isfinite(episode.reward):
-            raise RequestError(f"episode {episode.episode_id!r}: reward {episode.reward} is not finite", field="reward")
+        for reward in episode.rewards.values() or (episode.reward,):
+            if not np.isfinite(reward):
+                raise RequestError(f"episode {episode.episode_id!r}: reward {reward} is not finite", field="reward")
 
 
 def _refuse_repeats(ids: list[str], what: str) -> None:

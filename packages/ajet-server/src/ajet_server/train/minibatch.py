@@ -44,7 +44,7 @@ def split_calls(batch: Batch, parts: int) -> list[npt.NDArray[np.int64]]:
 
     A group is only split between parts when there are fewer groups than parts; an episode never is.
     """
-    names = batch.group_names if batch.groups >= parts else [str(index) for index in range(len(batch.group_names))]
+    names = [group if batch.groups >= parts else episode for group, episode in batch.wholes]
     order = {name: index for index, name in enumerate(dict.fromkeys(names))}
     part_E = np.array([order[name] % parts for name in names])
     found = [np.flatnonzero(part_E[batch.episode_N] == part) for part in range(parts)]

@@ -84,6 +84,8 @@ class CallRow(msgspec.Struct, frozen=True):
     advantage: float | None = None
     """Taken as it is instead of one made from rewards. Given for every call of a batch or for none."""
     version_spans: Spans = ()
+    role: str | None = None
+    """Which of the episode's `rewards` is its own; None where these are empty."""
 
 
 class EpisodeRow(msgspec.Struct, frozen=True):
@@ -93,6 +95,8 @@ class EpisodeRow(msgspec.Struct, frozen=True):
     group_id: str
     reward: float
     calls: list[CallRow]
+    rewards: dict[str, float] = {}
+    """By role; `reward` is not used then."""
 
 
 class Update(msgspec.Struct, tag=True, frozen=True):

@@ -87,7 +87,7 @@ def describe(found: dict[str, Any], explained: "Explanation | None", *, full: bo
 
 
 def _head(line: dict[str, Any]) -> str:
-    reward = "" if line["reward"] is None else f", reward {line['reward']:g}"
+    reward = "" if line["reward"] is None else f", reward {line['reward']:g}{_by_role(line['rewards'])}"
     reason = f": {line['reason']}" if line["reason"] else ""
     metrics = "".join(f"   {name} {value:g}" for name, value in line["metrics"].items())
     source = f"   source {line['source']}" if line["source"] else ""
@@ -98,6 +98,10 @@ def _head(line: dict[str, Any]) -> str:
         f"task {line['task_id']}{source}   group {line['group_id']}   client {line['client_id']}\n"
         f"opened {age(line['opened_at'])} ago{closed}{batch}{'   set aside' if line['stale'] else ''}"
     )
+
+
+def _by_role(rewards: dict[str, float]) -> str:
+    return f" ({', '.join(f'{role} {reward:g}' for role, reward in rewards.items())})" if rewards else ""
 
 
 def _tokens(found: dict[str, Any]) -> str:
@@ -116,10 +120,11 @@ def _tokens(found: dict[str, Any]) -> str:
 
 def _describe_call(call: dict[str, Any], numbers: dict[str, int], *, full: bool) -> str:
     parent = "" if call["parent_id"] is None else f", goes on from #{numbers[call['parent_id']]}"
+    role = "" if call["role"] is None else f" as {call['role']}"
     logprobs = call["logprobs"]
     likely = f", perplexity {math.exp(-logprobs['mean']):.2f}, least {logprobs['min']:.2f}" if logprobs else ""
     head = (
-        f"\n#{numbers[call['id']]} {call['id']}{parent}: {call['prompt_tokens']:,} tokens in "
+        f"\n#{numbers[call['id']]} {call['id']}{role}{parent}: {call['prompt_tokens']:,} tokens in "
         f"({call['new_prompt_tokens']:,} new), {call['completion_tokens']:,} sampled ({call['finish_reason']}), "
         f"weights {_weights(call)}{likely}"
     )
