@@ -20,7 +20,8 @@ from ajet_core.errors import (
     UnavailableError,
 )
 from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
-from ajet_core.wire import EpisodeView, FinishEpisode, JanitorDeed, OpenEpisode, PrepareEpisode
+from ajet_core.status import JanitorDeed
+from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode, PrepareEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.records import EpisodeRecord, PoolRow
@@ -239,20 +240,7 @@ class Episodes:
         if record.kind is EpisodeKind.EVAL:
             return
         if status is EpisodeStatus.FINISHED and reward is not None:
-            oldest = record.weight_version if state.oldest_version is None else state.oldest_version
-            self._pool.finish(
-                PoolRow(
-                    record.id,
-                    record.group_id,
-                    record.group_named,
-                    record.task_id,
-                    reward,
-                    oldest,
-                    record.client_id,
-                    time.time(),
-                    record.source,
-                )
-            )
+            self._pool.finish(state.finished(reward))
         else:
             self._pool.leave(record.group_id, record.id)
 
