@@ -26,9 +26,10 @@ def post(api: Api) -> Callable[..., Any]:
     """Posts bytes with a key that is let in, and looks afterwards that the server answers as before."""
 
     def send(path: str, content: bytes, **headers: str) -> Any:
-        key = api.open(kind="eval")["api_key"]
-        answer = api.http.post(path, content=content, headers=_JSON | bearer(key) | headers)
-        assert api.chat(key).status_code == 200, "the next call is served"
+        grant = api.open(kind="eval")
+        answer = api.http.post(path, content=content, headers=_JSON | bearer(grant["api_key"]) | headers)
+        assert api.chat(grant["api_key"]).status_code == 200, "the next call is served"
+        assert api.control(grant, "abort", json={}).status_code == 200
         return answer
 
     return send
