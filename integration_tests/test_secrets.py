@@ -11,7 +11,7 @@ import yaml
 
 from ajet_cli.spawn import SpawnedServer, spawn_server
 from ajet_client import Swarm
-from ajet_core.wire import StatusView
+from ajet_core.status import StatusView
 from live_server import BOOT_S, last_json, micro_job, run_cli, say
 
 _HOLDERS = {"secret", "admin-token", "client-token"}

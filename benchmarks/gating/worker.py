@@ -25,7 +25,8 @@ class Worker:
         buffer = bytearray()
         while received := self._connection.recv(1 << 20):
             buffer += received
-            answers = [self._answer(message) for message in _take_messages(buffer)]
+            messages = map(protocol.read_to_worker, protocol.take_frames(buffer))
+            answers = [self._answer(message) for message in messages]
             self._connection.sendall(b"".join(answers))
 
     def _answer(self, message: protocol.ToWorker) -> bytes:
@@ -62,18 +63,6 @@ class Worker:
             last_batch_id=None,
             last_report=None,
         )
-
-
-def _take_messages(buffer: bytearray) -> list[protocol.ToWorker]:
-    messages: list[protocol.ToWorker] = []
-    size = protocol.HEADER.size
-    while len(buffer) >= size:
-        stop = size + protocol.HEADER.unpack_from(buffer)[0]
-        if len(buffer) < stop:
-            break
-        messages.append(protocol.read_to_worker(bytes(buffer[size:stop])))
-        del buffer[:stop]
-    return messages
 
 
 def main() -> None:

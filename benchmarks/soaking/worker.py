@@ -28,7 +28,8 @@ class Worker:
         buffer = bytearray()
         while received := self._connection.recv(1 << 20):
             buffer += received
-            answers = [protocol.frame(answer) for asked in _take_messages(buffer) for answer in self._answers(asked)]
+            messages = map(protocol.read_to_worker, protocol.take_frames(buffer))
+            answers = [protocol.frame(answer) for asked in messages for answer in self._answers(asked)]
             self._connection.sendall(b"".join(answers))
 
     def _answers(self, message: protocol.ToWorker) -> list[protocol.FromWorker]:
@@ -82,18 +83,6 @@ def _report(message: protocol.Update) -> StepReport:
         **rewards,
         **losses,
     )
-
-
-def _take_messages(buffer: bytearray) -> list[protocol.ToWorker]:
-    messages: list[protocol.ToWorker] = []
-    size = protocol.HEADER.size
-    while len(buffer) >= size:
-        stop = size + protocol.HEADER.unpack_from(buffer)[0]
-        if len(buffer) < stop:
-            break
-        messages.append(protocol.read_to_worker(bytes(buffer[size:stop])))
-        del buffer[:stop]
-    return messages
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from ajet_cli.main import cli, main
 from ajet_cli.spawn import read_token
 from ajet_client import Swarm
 from ajet_client.testing import FakeServer
-from ajet_core.wire import JanitorAction, JanitorDeed, JanitorView
+from ajet_core.status import JanitorAction, JanitorDeed, JanitorView
 
 
 def _main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

@@ -62,6 +62,15 @@ class Call:
     told: int = 0
 
 
+def receive(connection: socket.socket) -> protocol.ToWorker | None:
+    """The next message; None when the other side is gone."""
+    header = connection.recv(protocol.HEADER.size, socket.MSG_WAITALL)
+    if len(header) < protocol.HEADER.size:
+        return None
+    (length,) = protocol.HEADER.unpack(header)
+    return protocol.read_to_worker(connection.recv(length, socket.MSG_WAITALL))
+
+
 class FakeWorker:
     def __init__(self, connection: socket.socket, folder: Path) -> None:
         self._connection = connection
@@ -74,7 +83,7 @@ class FakeWorker:
         while True:
             readable, _, _ = select.select([self._connection], [], [], 0.01 if self._held or self._updating else None)
             if readable:
-                message = self._receive()
+                message = receive(self._connection)
                 if message is None or isinstance(message, protocol.Shutdown):
                     return 0
                 self._handle(message)
@@ -92,13 +101,6 @@ class FakeWorker:
     def _newest(self, call: Call) -> int:
         """The weights that sample its last token: those of now, unless it names some."""
         return self._version if call.message.weights is None else call.version
-
-    def _receive(self) -> protocol.ToWorker | None:
-        header = self._connection.recv(protocol.HEADER.size, socket.MSG_WAITALL)
-        if len(header) < protocol.HEADER.size:
-            return None
-        (length,) = protocol.HEADER.unpack(header)
-        return protocol.read_to_worker(self._connection.recv(length, socket.MSG_WAITALL))
 
     def _handle(self, message: protocol.ToWorker) -> None:
         kind = type(message).__name__.lower()

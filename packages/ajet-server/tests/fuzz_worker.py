@@ -12,6 +12,8 @@ import struct
 import sys
 from pathlib import Path
 
+from fake_worker import receive
+
 from ajet_server.worker import protocol
 
 
@@ -23,7 +25,7 @@ class FuzzWorker:
         self._said = said
 
     def run(self) -> int:
-        while message := self._receive():
+        while message := receive(self._connection):
             match message:
                 case protocol.Load():
                     self._send(protocol.Loaded(4096, 1024, "cpu", "float32", "eager", 0, None, None))
@@ -36,13 +38,6 @@ class FuzzWorker:
                 case _:
                     pass
         return 0
-
-    def _receive(self) -> protocol.ToWorker | None:
-        header = self._connection.recv(protocol.HEADER.size, socket.MSG_WAITALL)
-        if len(header) < protocol.HEADER.size:
-            return None
-        (length,) = protocol.HEADER.unpack(header)
-        return protocol.read_to_worker(self._connection.recv(length, socket.MSG_WAITALL))
 
     def _answer(self, message: protocol.Generate) -> None:
         seed = hashlib.sha256(message.prompt_ids + message.request_id.encode()).digest()

@@ -10,7 +10,7 @@ from server_helpers import Running, running, until
 
 from ajet_core.errors import StorageError
 from ajet_core.events import EngineState
-from ajet_core.wire import JanitorAction, JanitorDeed, JanitorView
+from ajet_core.status import JanitorAction, JanitorDeed, JanitorView
 from ajet_server.capture import pruner
 from ajet_server.capture.ledger import Ledger
 from ajet_server.episodes import book, janitor

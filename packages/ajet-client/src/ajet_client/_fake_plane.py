@@ -28,15 +28,14 @@ from ajet_core.errors import (
 from ajet_core.events import EngineState
 from ajet_core.ids import new_attempt_id, new_episode_id, new_group_id
 from ajet_core.roles import refuse_rewards, refuse_role, split_key
+from ajet_core.status import JanitorView, PoolView
 from ajet_core.wire import (
     AbortEpisode,
     Decision,
     EpisodeGrant,
     FinishEpisode,
-    JanitorView,
     Lease,
     OpenEpisode,
-    PoolView,
     PrepareEpisode,
     Readiness,
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from ajet_core.events import EngineState
 from ajet_core.ids import new_call_id
-from ajet_core.wire import PoolView, StatusView
+from ajet_core.status import PoolView, StatusView
 
 CAUSE = "a fake server"
 

@@ -15,6 +15,7 @@ from ajet_core.config import Job
 from ajet_core.errors import AjetError, EngineFailedError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_core.ids import new_client_id, new_request_id
+from ajet_core.status import JanitorView, PoolView, StatusView
 from ajet_core.wire import (
     AbortEpisode,
     Decides,
@@ -25,13 +26,10 @@ from ajet_core.wire import (
     FollowedUnion,
     FollowedView,
     Follows,
-    JanitorView,
     Lease,
     OpenEpisode,
-    PoolView,
     PrepareEpisode,
     Readiness,
-    StatusView,
     UnionView,
 )
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ajet_client.transport import AsyncLink
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeView, JanitorView, PoolView, StatusView
+    from ajet_core.status import JanitorView, PoolView, StatusView
+    from ajet_core.wire import EpisodeView
 
 
 class AsyncSwarm:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ajet_client.transport import Link, Stop
     from ajet_core.config import Job
     from ajet_core.events import Event
-    from ajet_core.wire import EpisodeGrant, EpisodeView, JanitorView, OpenEpisode, PoolView, StatusView
+    from ajet_core.status import JanitorView, PoolView, StatusView
+    from ajet_core.wire import EpisodeGrant, EpisodeView, OpenEpisode
 
 
 class Swarm:

@@ -5,6 +5,7 @@
     reward    what a client may report, and why a NaN may not
     config    the job: one model, a docstring under each field
     wire      bodies of the control plane (`/api`)
+    status    what a server says about itself there
     events    what a server tells those who watch it
     errors    the tree of errors, each with a code and an HTTP status
 

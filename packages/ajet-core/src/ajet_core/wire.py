@@ -1,4 +1,7 @@
-"""Bodies of the control plane, `/api`. Unknown fields are refused on the way in and ignored on the way back."""
+"""Bodies of the control plane, `/api`. Unknown fields are refused on the way in and ignored on the way back.
+
+What a server says about itself is in `status`.
+"""
 
 from collections.abc import Collection
 from enum import StrEnum
@@ -9,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, fi
 
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import RewardError
-from ajet_core.events import EngineState, StepReport
 from ajet_core.reward import Reward, validate_reward
 from ajet_core.roles import MAX_ROLES, RoleName
 
@@ -24,7 +26,9 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
-class _View(BaseModel):
+class View(BaseModel):
+    """What a server answers."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
 
@@ -59,7 +63,7 @@ class OpenEpisode(_Body):
         return weights
 
 
-class EpisodeGrant(_View):
+class EpisodeGrant(View):
     """An open episode: where its agent calls, and with which key."""
 
     episode_id: str
@@ -175,7 +179,7 @@ class AbortEpisode(_Body):
     """Why, for people."""
 
 
-class EpisodeView(_View):
+class EpisodeView(View):
     """What the server knows of an episode."""
 
     episode_id: str
@@ -206,7 +210,7 @@ class EpisodeView(_View):
     """The union that it was prepared for."""
 
 
-class UnionView(_View):
+class UnionView(View):
     """What a deciding server says of a union."""
 
     union_id: str
@@ -215,7 +219,7 @@ class UnionView(_View):
     """Proves the decision to the others; None while there is none."""
 
 
-class FollowedUnion(_View):
+class FollowedUnion(View):
     """A union that open episodes of a server follow: they are prepared and wait for its decision."""
 
     union_id: str
@@ -226,7 +230,7 @@ class FollowedUnion(_View):
     """Of the first of them. Unix time, seconds."""
 
 
-class FollowedView(_View):
+class FollowedView(View):
     """`GET /api/unions`: what a server's episodes wait for."""
 
     unions: list[FollowedUnion]
@@ -244,112 +248,9 @@ class Readiness(_Body):
     """False takes it back."""
 
 
-class Lease(_View):
+class Lease(View):
     """Answer to a heartbeat."""
 
     episode_id: str
     lease_s: float
     """Seconds from now until the episode expires unless it is renewed."""
-
-
-class SourceView(_View):
-    """What one source gives to the next update."""
-
-    source: str
-    quota: int
-    """Groups (episodes, with policy `episodes`) that an update takes of it."""
-    complete: int
-    """Those that wait for an update."""
-    open_episodes: int
-
-
-class PoolView(_View):
-    """What waits to be trained."""
-
-    open_episodes: int
-    finished_episodes: int
-    """Finished train episodes that no batch has taken."""
-    stale_episodes: int
-    """Finished train episodes set aside: tokens older than `batch.max_staleness` allows, or a group that
-    `informative_groups` will never take."""
-    groups_complete: int
-    groups_open: int
-    ready: bool
-    waiting_for: str
-    """One sentence: what is missing before the next update."""
-    clients_ready: list[str] = []
-    """Clients that agree to an update; empty unless the policy asks them."""
-    clients_awaited: list[str] = []
-    """Clients at work that have not said so."""
-    in_doubt: list[FollowedUnion] = []
-    """Unions whose decision nobody brought for a lease; `ajet episodes resolve` brings it."""
-    sources: list[SourceView] = []
-    """By source, where `batch.sources` has shares."""
-
-
-class StatusView(_View):
-    """`GET /api/status`: one look at a server."""
-
-    name: str | None
-    state: EngineState
-    cause: str
-    """Why the server is in this state; for `failed`, what failed and what to do."""
-    why: str = ""
-    """What trains now, or why nothing does, in one sentence."""
-    model: str | None
-    weight_version: int
-    """The optimizer step whose weights are served: 0 is the model as loaded."""
-    step: int
-    """Optimizer steps done and checkpointed."""
-    pool: PoolView
-    last_step: StepReport | None
-    worker_pid: int | None
-    worker_restarts: int
-    requests_running: int
-    requests_waiting: int
-    requests_continued: int = 0
-    """Calls that were paused for new weights and went on with them, since the engine was started."""
-    requests_recalled: int = 0
-    """Calls that had to begin again for new weights, or because the worker was lost."""
-    uptime_s: float
-    data_dir: str
-
-
-class JanitorDeed(StrEnum):
-    """What the janitor does without being told to."""
-
-    EXPIRED = "expired"
-    """It closed an open episode whose lease or time had run out."""
-    SET_ASIDE = "set_aside"
-    """It set a finished episode aside that no batch will take."""
-    DROPPED = "dropped"
-    """It dropped what the calls of episodes held, as `retention` says."""
-    FAILED = "failed"
-    """It could not do something, which is still due."""
-
-
-class JanitorAction(_View):
-    """One thing that the janitor did."""
-
-    at: float
-    """Unix time, seconds."""
-    deed: JanitorDeed
-    episode_id: str | None
-    """None where it concerns several, or none."""
-    reason: str
-
-
-class JanitorView(_View):
-    """`GET /api/janitor`: what the janitor did since this server took its job, in numbers of episodes."""
-
-    rounds: int = 0
-    """How often it looked at everything; it does so every second while the engine is on."""
-    last_round_at: float | None = None
-    """Unix time, seconds."""
-    expired: int = 0
-    set_aside: int = 0
-    dropped: int = 0
-    failed: int = 0
-    """Rounds that the disk, say, cut short."""
-    actions: list[JanitorAction] = []
-    """The latest, newest first."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from ajet_core.config import Job
 from ajet_core.errors import ConfigError, ConflictError, UnavailableError
 from ajet_core.events import EngineState
-from ajet_core.wire import JanitorView, PoolView, StatusView
+from ajet_core.status import JanitorView, PoolView, StatusView
 from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.pruner import Pruner

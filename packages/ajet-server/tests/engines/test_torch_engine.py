@@ -155,7 +155,7 @@ def test_a_completion_ends_at_the_end_token_and_keeps_it(
 ) -> None:
     engine = make_engine(gqa_folder)
     whole = drain(engine, [request("a", random_ids(5, 6), 8)])["a"]
-    monkeypatch.setattr(engine, "_eos_ids", frozenset({int(whole.token_ids[3])}))
+    monkeypatch.setattr(engine._ending, "_eos_ids", frozenset({int(whole.token_ids[3])}))
     first = whole.token_ids.tolist().index(int(whole.token_ids[3]))
     ended = drain(engine, [request("a", random_ids(5, 6), 8)])["a"]
     assert ended.token_ids.tolist() == whole.token_ids.tolist()[: first + 1]

@@ -1,7 +1,7 @@
 """The figures of the last step, as Prometheus reads them."""
 
 from ajet_core.events import EngineState, StepReport
-from ajet_core.wire import JanitorView, PoolView, StatusView
+from ajet_core.status import JanitorView, PoolView, StatusView
 from ajet_server.observe.metrics import Metrics
 
 

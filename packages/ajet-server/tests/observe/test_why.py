@@ -1,7 +1,8 @@
 import pytest
 
 from ajet_core.events import EngineState
-from ajet_core.wire import FollowedUnion, PoolView
+from ajet_core.status import PoolView
+from ajet_core.wire import FollowedUnion
 from ajet_server.observe.why import why
 
 

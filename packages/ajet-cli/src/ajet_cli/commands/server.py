@@ -14,7 +14,7 @@ from ajet_cli.laststep import describe_step
 from ajet_cli.output import OneLine, json_option, show
 from ajet_cli.spawn import spawn_server
 from ajet_core.errors import ConfigError
-from ajet_core.wire import JanitorAction, JanitorView, StatusView
+from ajet_core.status import JanitorAction, JanitorView, StatusView
 
 _ANSWER_TIMEOUT_S = 5.0
 

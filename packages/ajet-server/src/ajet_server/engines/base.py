@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ajet_core.errors import RequestError
-from ajet_server.worker.protocol import Sampled, Sampling
+from ajet_server.worker.protocol import Generated, Sampled, Sampling
 from ajet_server.worker.versions import Spans
 
 IntIds = npt.NDArray[np.int32]
@@ -66,6 +66,20 @@ class Completion:
     cached_tokens: int
     top_logprobs: list[list[tuple[int, float]]] = field(default_factory=list[list[tuple[int, float]]])
     version_spans: Spans = ()
+
+    def message(self) -> Generated:
+        """Returns it as the worker sends it."""
+        return Generated(
+            request_id=self.request_id,
+            token_ids=self.token_ids.astype("<i4", copy=False).tobytes(),
+            logprobs=self.logprobs.astype("<f4", copy=False).tobytes(),
+            finish_reason=self.finish_reason,
+            stop=self.stop,
+            weight_version=self.weight_version,
+            cached_tokens=self.cached_tokens,
+            top_logprobs=self.top_logprobs,
+            version_spans=self.version_spans,
+        )
 
 
 @dataclass(frozen=True, slots=True)

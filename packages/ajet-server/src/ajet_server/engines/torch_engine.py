@@ -18,15 +18,15 @@ from transformers import PreTrainedModel
 from ajet_core.config import EngineConfig, Job
 from ajet_core.errors import ConfigError, EngineFailedError, RequestError
 from ajet_server.engines.attention import ATTENTION, StepPlan
-from ajet_server.engines.base import Completion, GenerationRequest, IntIds, Outcome, Refusal, Scored
+from ajet_server.engines.base import GenerationRequest, IntIds, Outcome, Refusal, Scored
 from ajet_server.engines.calls import Call, new_call
 from ajet_server.engines.constraint import Constraints
+from ajet_server.engines.ending import Ending
 from ajet_server.engines.lanes import Lane, Lanes, prepared
 from ajet_server.engines.packing import pack
 from ajet_server.engines.request_checks import check_request
 from ajet_server.engines.sampler import Draw, sample
 from ajet_server.engines.scheduler import Scheduler
-from ajet_server.engines.stop import find_stop
 from ajet_server.engines.weights import check_shapes, copy_into, holds
 from ajet_server.models.folder import ModelFolder, max_model_len, open_model_folder
 from ajet_server.models.load import load_causal_lm
@@ -54,9 +54,9 @@ class TorchEngine:
         self._model = prepared(model)
         self._device = model.device
         self._vocab_size = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
-        self._tokenizer = Tokenizer.from_file(str(folder.tokenizer_file))
-        self._eos_ids = frozenset(folder.eos_ids)
-        self._constraints = Constraints(self._tokenizer, self._vocab_size, folder.eos_ids)
+        tokenizer = Tokenizer.from_file(str(folder.tokenizer_file))
+        self._ending = Ending(tokenizer, frozenset(folder.eos_ids))
+        self._constraints = Constraints(tokenizer, self._vocab_size, folder.eos_ids)
         self._new_scheduler = partial(Scheduler, config, self._max_model_len)
         self._scheduler = self._new_scheduler(0)
         self._lanes = Lanes(Lane(model, self._scheduler), config.eval_versions)
@@ -275,7 +275,7 @@ class TorchEngine:
         for call, draw in zip(calls, draws, strict=True):
             call.append(draw, scheduler.weight_version)
             try:
-                completion = self._completion(call, draw.token)
+                completion = self._ending.of(call, draw.token)
             except RequestError as error:
                 outcome.refusals.append(Refusal(call.request_id, error))
                 ended.append(call)
@@ -289,22 +289,3 @@ class TorchEngine:
         for call in sorted(ended, key=lambda call: -call.slot):
             scheduler.remove(call)
         return outcome
-
-    def _completion(self, call: Call, token: int) -> Completion | None:
-        """Returns what a call sampled if its last token ended it.
-
-        Raises:
-            RequestError: its schema cannot be followed any further.
-        """
-        if token in self._eos_ids:
-            return call.complete("stop", None)
-        if call.constraint is not None:
-            call.constraint.take(token)
-            if call.constraint.complete:
-                return call.complete("stop", None)
-        stop = find_stop(self._tokenizer, call.sampling.stop, call.completion)
-        if stop is not None:
-            return call.complete("stop", stop)
-        if call.known == len(call.tokens):
-            return call.complete("length", None)
-        return None

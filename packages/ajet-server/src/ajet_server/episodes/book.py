@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 from ajet_core.config import LimitsConfig
 from ajet_core.episode import EpisodeKind
+from ajet_core.wire import FinishEpisode
 from ajet_server.capture.promises import Promise
-from ajet_server.capture.records import CallsSoFar, EpisodeRecord
+from ajet_server.capture.records import CallsSoFar, EpisodeRecord, PoolRow
 
 _LOOK_EVERY_S = 1.0
 """How often a wait looks again though nothing changed: a batch policy may tell the time."""
@@ -96,6 +97,22 @@ class OpenState:
     def _waits(self) -> bool:
         """True when another episode decides what becomes of it: then it must not expire by itself."""
         return self.promise is not None and self.promise.follows
+
+    def finished(self, report: FinishEpisode) -> PoolRow:
+        """Returns it as it waits for an update, now that it is finished with this report."""
+        record = self.record
+        return PoolRow(
+            episode_id=record.id,
+            group_id=record.group_id,
+            group_named=record.group_named,
+            task_id=record.task_id,
+            reward=report.reward,
+            oldest_version=record.weight_version if self.oldest_version is None else self.oldest_version,
+            client_id=record.client_id,
+            finished_at=time.time(),
+            source=record.source,
+            rewards=dict(report.rewards),
+        )
 
     def why_due(self, limits: LimitsConfig) -> str | None:
         """Returns why the episode has to expire now, None while it does not."""

@@ -7,7 +7,7 @@ whose contents were dropped is marked so.
 import time
 from collections import deque
 
-from ajet_core.wire import JanitorAction, JanitorDeed, JanitorView
+from ajet_core.status import JanitorAction, JanitorDeed, JanitorView
 
 _KEPT = 100
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from ajet_core.errors import AjetError
-from ajet_core.wire import JanitorDeed
+from ajet_core.status import JanitorDeed
 from ajet_server.capture.pruner import Pruner
 from ajet_server.episodes.batches import Batches
 from ajet_server.episodes.deciding import settle

@@ -21,7 +21,8 @@ from ajet_core.errors import (
 )
 from ajet_core.events import EpisodeFinished, EpisodeLost, EpisodeOpened
 from ajet_core.roles import refuse_rewards
-from ajet_core.wire import EpisodeView, FinishEpisode, JanitorDeed, OpenEpisode, PrepareEpisode
+from ajet_core.status import JanitorDeed
+from ajet_core.wire import EpisodeView, FinishEpisode, OpenEpisode, PrepareEpisode
 from ajet_server.capture import records
 from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.records import EpisodeRecord, PoolRow
@@ -251,21 +252,7 @@ class Episodes:
         if record.kind is EpisodeKind.EVAL:
             return
         if report is not None:
-            oldest = record.weight_version if state.oldest_version is None else state.oldest_version
-            self._pool.finish(
-                PoolRow(
-                    record.id,
-                    record.group_id,
-                    record.group_named,
-                    record.task_id,
-                    report.reward,
-                    oldest,
-                    record.client_id,
-                    time.time(),
-                    record.source,
-                    dict(report.rewards),
-                )
-            )
+            self._pool.finish(state.finished(report))
         else:
             self._pool.leave(record.group_id, record.id)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ajet_core.config import BatchConfig
 from ajet_core.errors import ConflictError, RequestError, UnavailableError
 from ajet_core.ids import new_group_id
-from ajet_core.wire import SourceView
+from ajet_core.status import SourceView
 from ajet_server.capture.records import EpisodeRecord, PoolRow
 from ajet_server.episodes.clients import Agreement
 from ajet_server.episodes.policies import Decision

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from ajet_core.events import EngineState, StepReport
-from ajet_core.wire import JanitorView, StatusView
+from ajet_core.status import JanitorView, StatusView
 
 _SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 

@@ -1,7 +1,7 @@
 """Why nothing trains: one sentence for people."""
 
 from ajet_core.events import EngineState
-from ajet_core.wire import PoolView
+from ajet_core.status import PoolView
 
 
 def why(state: EngineState, cause: str, pool: PoolView) -> str:

@@ -7,7 +7,8 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from ajet_core.config import Job
-from ajet_core.wire import JanitorView, PoolView, Readiness, StatusView
+from ajet_core.status import JanitorView, PoolView, StatusView
+from ajet_core.wire import Readiness
 from ajet_server.episodes.agreeing import agree
 from ajet_server.routes.access import ServerDep, refuse_web_pages, require_admin, require_client
 from ajet_server.routes.openapi import OUR_ERRORS

@@ -43,7 +43,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
 
 
 def head_refusal(scope: Scope) -> HTTPException | None:
-    """Returns a 431 for path and headers that are too long together."""
+    """The refusal of a head that is too long; None if it is not. Of one without an end, the connection takes care."""
     if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["path"]) > MAX_HEAD_BYTES:
         return HTTPException(431, f"path and headers are longer than {MAX_HEAD_BYTES} bytes")
     return None
@@ -54,20 +54,15 @@ def _is_too_long(announced: str, max_bytes: int) -> bool:
 
 
 class AnnouncedLengthMiddleware:
-    """Answers 413 or 431 before a byte of the body is read."""
+    """Answers 413 before a byte of the body is read."""
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self._app = app
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(scope) if scope["type"] == "http" else None
-        if refusal is None:
-            await self._app(scope, receive, send)
+        announced = Headers(scope=scope).get("content-length", "") if scope["type"] == "http" else ""
+        if _is_too_long(announced, self._max_bytes):
+            await http_error_response(Request(scope), too_long(self._max_bytes))(scope, receive, send)
         else:
-            response = http_error_response(Request(scope), refusal)
-            await response(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> HTTPException | None:
-        announced = Headers(scope=scope).get("content-length", "")
-        return head_refusal(scope) or (too_long(self._max_bytes) if _is_too_long(announced, self._max_bytes) else None)
+            await self._app(scope, receive, send)

@@ -1,18 +1,24 @@
-"""What is known of a batch before its first step: old log-probabilities, the reference, the critic, its advantages."""
+"""What is known of a batch before its first step: old log-probabilities, the reference, the critic, its advantages.
+
+And the score of any tokens, for the probe.
+"""
 
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from peft import PeftModel
 
 from ajet_core.config import Job
 from ajet_core.config_algorithm import AlgorithmConfig, ValueConfig
+from ajet_merge import Call, merge
 from ajet_server.samples.credit import CriticFigures, with_critic
 from ajet_server.samples.merge import Batch, advantages_with_kl
-from ajet_server.train.forward import PackTensors
+from ajet_server.train.attention import Backend
+from ajet_server.train.forward import PackTensors, occurrence_logprobs
 from ajet_server.train.minibatch import MiniBatch
 from ajet_server.train.reference import at_tokens, by_token, token_kl, with_advantages, with_old, with_reference
 from ajet_server.train.step import Progress
@@ -120,3 +126,29 @@ def _old_values(pack: PackTensors) -> torch.Tensor:
     if pack.old_value_M is None:
         raise ValueError("a pack has no old_value_M: it did not come from `with_old` with a head")
     return pack.old_value_M
+
+
+@torch.no_grad()
+def score(
+    plain: "PreTrainedModel",
+    token_ids: npt.NDArray[np.int32],
+    attention: Backend,
+    chunk: int,
+    autocast: torch.dtype | None,
+) -> npt.NDArray[np.float32]:
+    """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1, as one call in a pack of its own.
+
+    Args:
+        plain: the causal language model.
+        token_ids: i32[T], at least 2.
+        attention: the backend.
+        chunk: occurrences whose logits are computed at a time.
+        autocast: number format of the matrix products when it is not that of the weights.
+    """
+    call = Call(token_ids[:1], token_ids[1:], np.zeros(token_ids.size - 1, np.float32))
+    (pack,) = merge([call]).packs(max(token_ids.size, 2))
+    count = pack.occ_index.size
+    ones, zeros = np.ones(count, np.float32), np.zeros(count, np.int32)
+    tensors = PackTensors.of(pack, ones, zeros, attention, chunk, plain.device)
+    logprobs_M, _ = occurrence_logprobs(plain, tensors, autocast)
+    return logprobs_M.float().cpu().numpy()

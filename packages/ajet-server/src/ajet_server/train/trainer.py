@@ -14,7 +14,7 @@ from peft import PeftModel
 
 from ajet_core.config import Job
 from ajet_core.events import StepReport
-from ajet_merge import Call, Pack, merge
+from ajet_merge import Call
 from ajet_server.models.load import resolve_device, resolve_dtype
 from ajet_server.models.supported import Level, refuse_untrainable
 from ajet_server.samples.merge import build_batch
@@ -28,7 +28,6 @@ from ajet_server.train.checkpoint import (
     read_manifest,
     write_checkpoint,
 )
-from ajet_server.train.forward import PackTensors, occurrence_logprobs
 from ajet_server.train.incident import culprit
 from ajet_server.train.linear import use_own_attention
 from ajet_server.train.loading import checkpoint_activations, choose_level, load_plain
@@ -44,7 +43,7 @@ from ajet_server.train.report import (
     warn_if_nothing_is_learned,
 )
 from ajet_server.train.schedule import set_rate
-from ajet_server.train.scoring import Models, Scored, scored
+from ajet_server.train.scoring import Models, Scored, score, scored
 from ajet_server.train.step import Progress, StepFigures, accumulate, apply_step, figures, make_optimizer
 from ajet_server.train.support import hidden_width, verify_exact, vocab_size
 from ajet_server.train.value import ValueHead
@@ -209,19 +208,9 @@ class Trainer:
         reference = None if self.job.algorithm.kl is None else self._reference or self.model
         return Models(self.plain, reference, self._head, self._autocast)
 
-    def _tensors(self, pack: Pack) -> PackTensors:
-        count, chunk = pack.occ_index.size, self.job.trainer.logprob_chunk
-        ones, zeros = np.ones(count, np.float32), np.zeros(count, np.int32)
-        return PackTensors.of(pack, ones, zeros, self.attention, chunk, self.device)
-
-    @torch.no_grad()
     def score(self, token_ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """Log-probabilities f32[T - 1] of token_ids[1:] at temperature 1, computed the way an update computes them."""
-        call = Call(token_ids[:1], token_ids[1:], np.zeros(token_ids.size - 1, np.float32))
-        (pack,) = merge([call]).packs(max(token_ids.size, 2))
-        tensors = self._tensors(pack)
-        logprobs_M, _ = occurrence_logprobs(self.plain, tensors, self._autocast)
-        return logprobs_M.float().cpu().numpy()
+        return score(self.plain, token_ids, self.attention, self.job.trainer.logprob_chunk, self._autocast)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields (name in the plain model's `state_dict`, tensor) of every weight that training changes.

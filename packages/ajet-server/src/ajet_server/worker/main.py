@@ -25,8 +25,6 @@ from ajet_server.worker import protocol
 from ajet_server.worker.protocol import FromWorker, ToWorker
 
 if TYPE_CHECKING:
-    from ajet_core.events import StepReport
-    from ajet_server.engines.base import Completion
     from ajet_server.engines.torch_engine import TorchEngine
     from ajet_server.train.trainer import Trainer
 
@@ -180,19 +178,20 @@ class Worker:
         for refusal in outcome.refusals:
             self._refuse(refusal.request_id, refusal.error)
         for completion in outcome.completions:
-            self._send(_generated(completion))
+            self._send(completion.message())
         if time.monotonic() - self._heard > _HEARTBEAT_S:
             self._progress("generate", engine.running, engine.running + engine.waiting)
 
     def _update(self, message: protocol.Update) -> None:
         from ajet_server.train.checkpoint import prune
+        from ajet_server.train.recovery import after_skip
 
         trainer = self._loaded_trainer()
         self._turn_began, self._overlap_s = time.monotonic(), 0.0
         sampled_before = self._sampled_tokens
         report = trainer.update(message.batch_id, message.step, message.episodes, self._take_turns)
         if trainer.skip_reason is not None:
-            report = self._after_skip(trainer, report, trainer.skip_reason)
+            report = after_skip(trainer, report, trainer.skip_reason, self._checkpoints)
         self._take_turns("checkpoint", 0, 1)
         overlap = {"overlap_tokens": self._sampled_tokens - sampled_before, "overlap_seconds": self._overlap_s}
         report = report.model_copy(update=overlap)
@@ -234,26 +233,6 @@ class Worker:
                 self._set_back = message
         return self._set_back is None and self._engine is not None and self._engine.has_work
 
-    def _after_skip(self, trainer: "Trainer", report: "StepReport", reason: str) -> "StepReport":
-        """Keeps what is known, and goes back to older weights when nothing but skipping happens any more."""
-        from ajet_server.train.checkpoint import rollback_target
-        from ajet_server.train.incident import write_incident
-
-        folder = write_incident(self._checkpoints.parent / "incidents", report, reason, trainer.last_calls)
-        log.error("step %d was skipped: %s; its batch is in %s", report.step, reason, folder)
-        if report.skipped_in_row < trainer.job.trainer.rollback_after:
-            return report
-        target = rollback_target(self._checkpoints)
-        if target is None:
-            raise EngineFailedError(
-                f"{report.skipped_in_row} updates in a row were skipped ({reason}), and there is no older checkpoint "
-                f"to go back to; the batches are in {folder.parent}"
-            )
-        log.error(
-            "%d updates in a row were skipped; going back to the weights of %s", report.skipped_in_row, target.name
-        )
-        return trainer.roll_back(target)
-
     def _sync(self, message: protocol.Sync) -> None:
         from ajet_server.sync.canary import probe_ids
         from ajet_server.sync.publish import publish
@@ -282,20 +261,6 @@ class Worker:
 
 def _token_ids(call: protocol.CallRow) -> "npt.NDArray[np.int32]":
     return np.frombuffer(call.prompt_ids + call.completion_ids, dtype="<i4")
-
-
-def _generated(completion: "Completion") -> protocol.Generated:
-    return protocol.Generated(
-        request_id=completion.request_id,
-        token_ids=completion.token_ids.astype("<i4", copy=False).tobytes(),
-        logprobs=completion.logprobs.astype("<f4", copy=False).tobytes(),
-        finish_reason=completion.finish_reason,
-        stop=completion.stop,
-        weight_version=completion.weight_version,
-        cached_tokens=completion.cached_tokens,
-        top_logprobs=completion.top_logprobs,
-        version_spans=completion.version_spans,
-    )
 
 
 def _die_with_parent() -> None:
