@@ -58,10 +58,8 @@ class Client:
     """One connection. `sent` counts requests, `at` is when the last was sent, in ns."""
 
     socket: socket.socket
-    heads: list[bytes]
-    """Request of each turn up to the number."""
-    tails: list[bytes]
-    """And after it."""
+    requests: list[list[bytes]]
+    """Of each turn, in pieces: between them stands the conversation's number."""
     number: int = 0
     sent: int = 0
     at: int = 0
@@ -69,12 +67,12 @@ class Client:
 
     def send(self) -> None:
         """Sends the next request."""
-        turn = self.sent % len(self.heads)
+        turn = self.sent % len(self.requests)
         if turn == 0:
             self.number = next(_numbers)
         self.sent += 1
         self.at = time.perf_counter_ns()
-        self.socket.sendall(b"%b%08d%b" % (self.heads[turn], self.number, self.tails[turn]))
+        self.socket.sendall((b"%08d" % self.number).join(self.requests[turn]))
 
 
 def connect(target: Target, place: int, script: Script) -> Client:
@@ -86,11 +84,8 @@ def connect(target: Target, place: int, script: Script) -> Client:
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{target.port}\r\nAuthorization: Bearer {key}\r\n"
         "Content-Type: application/json\r\nAccept: application/json\r\nContent-Length: "
     )
-    halves = [body.split(NUMBER) for body in script.bodies]
-    heads = [
-        f"{head}{len(body)}\r\n\r\n".encode() + before for body, (before, _) in zip(script.bodies, halves, strict=True)
-    ]
-    return Client(connection, heads, [after for _, after in halves])
+    requests = [f"{head}{len(body)}\r\n\r\n".encode() + body for body in script.bodies]
+    return Client(connection, [request.split(NUMBER) for request in requests])
 
 
 def run(

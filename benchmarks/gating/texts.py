@@ -84,11 +84,11 @@ def _write(file: Path, content: dict[str, Any]) -> None:
 
 
 NUMBER = b"00000000"
-"""In place of this, a client writes which conversation it is, so that no two are the same."""
+"""In place of this, a client writes which conversation it is, so that no message is said in two of them."""
 
 
 def bodies(turns: int, answer: str) -> list[bytes]:
-    """The requests of one conversation, each with all that was said before; all contain `NUMBER` once.
+    """The requests of one conversation, each with all that was said before; every message but the answers has `NUMBER`.
 
     Args:
         turns: how many.
@@ -98,7 +98,7 @@ def bodies(turns: int, answer: str) -> list[bytes]:
     messages: list[dict[str, str]] = [system]
     result: list[bytes] = []
     for turn in range(turns):
-        messages.append({"role": "user", "content": make_text(f"turn {turn}")})
+        messages.append({"role": "user", "content": f"{NUMBER.decode()} {make_text(f'turn {turn}')}"})
         body = {"model": MODEL, "messages": messages, "max_tokens": 64, "temperature": 1.0}
         result.append(json.dumps(body).encode())
         messages.append({"role": "assistant", "content": answer})

@@ -1,7 +1,8 @@
 import pytest
 
 from ajet_client import Swarm
-from ajet_client.api import Api, finish_body, kind_of
+from ajet_client.api import Api
+from ajet_client.bodies import finish_body, kind_of
 from ajet_client.plans import Broken, Pause, Reply, Request
 from ajet_client.testing import FakeClock, FakeServer
 from ajet_core.config import BatchConfig, Job, ModelConfig

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ajet_merge import Call, Extension, Tracker, context
+from ajet_merge import Call, Extension, MergeError, Tracker, context
 from ajet_merge.messages import (
     Context,
     Message,
@@ -246,3 +246,22 @@ def test_attempts_of_equal_messages_in_one_scope_cost_the_same_however_many(numb
 
     costs = [work(attempt) for _ in range(40)]
     assert costs[-1] <= costs[2] + 10
+
+
+def test_a_search_that_ends_in_an_error_spoils_no_later_one() -> None:
+    tracker = Tracker()
+    spoken = [{"role": "user", "content": str(number)} for number in range(4)]
+    answer = {"role": "assistant", "content": "yes"}
+    nested: Any = "x"
+    for _ in range(300):
+        nested = [nested]
+    for end in (1, 3, 4):
+        tracker.add(Call([end], [7], [-1]), Context(tuple(spoken[:end]), answer))
+    for end in (1, 3, 4, 3, 1):
+        found = tracker.extends(spoken[:2])
+        assert found is None
+        with pytest.raises(MergeError):
+            tracker.extends([*spoken[:end], {"role": "user", "content": nested}])
+        found = tracker.extends([*spoken[:end], answer, spoken[0]])
+        assert found is not None
+        assert (found.ids.tolist(), found.messages) == ([end, 7], end + 1)

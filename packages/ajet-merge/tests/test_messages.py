@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ajet_merge._json import MAX_DEPTH
 from ajet_merge.errors import MergeError
 from ajet_merge.messages import (
-    MAX_DEPTH,
     Context,
     canonical_fields,
     canonical_message,

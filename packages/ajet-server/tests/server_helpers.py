@@ -92,7 +92,7 @@ class Running:
     async def reach(self, state: EngineState, *, step: int = 0) -> None:
         """Waits until the server is in `state` after at least `step` steps."""
         conductor = self.server.runtime.conductor
-        await until(lambda: conductor.state is state and conductor.step >= step, lambda: conductor.cause)
+        await until(lambda: conductor.state is state and conductor.batches.step >= step, lambda: conductor.cause)
 
     async def open(self, **fields: Any) -> EpisodeRecord:
         runtime = self.server.runtime

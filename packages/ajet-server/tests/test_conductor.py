@@ -21,6 +21,7 @@ from ajet_core.events import EngineState
 from ajet_server import conductor as conductor_module
 from ajet_server.capture import steps
 from ajet_server.datadir import checkpoint_name
+from ajet_server.episodes import janitor
 
 pytestmark = pytest.mark.anyio
 
@@ -362,7 +363,7 @@ async def test_evaluations_run_in_any_state_that_serves_and_are_never_trained(tm
 
 
 async def test_the_janitor_expires_the_silent(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conductor_module, "_JANITOR_EVERY_S", 0.01)
+    monkeypatch.setattr(janitor, "_EVERY_S", 0.01)
     async with running(tmp_path, model, limits={"lease_s": 0.1}) as live:
         await live.reach(ROLLING)
         record = await live.open()

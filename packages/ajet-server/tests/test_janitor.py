@@ -11,10 +11,9 @@ from server_helpers import Running, running, until
 from ajet_core.errors import StorageError
 from ajet_core.events import EngineState
 from ajet_core.wire import JanitorAction, JanitorDeed, JanitorView
-from ajet_server import conductor
 from ajet_server.capture import pruner
 from ajet_server.capture.ledger import Ledger
-from ajet_server.episodes import book
+from ajet_server.episodes import book, janitor
 from ajet_server.episodes.diary import Diary
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +23,7 @@ ROLLING = EngineState.ROLLING
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conductor, "_JANITOR_EVERY_S", 0.01)
+    monkeypatch.setattr(janitor, "_EVERY_S", 0.01)
     monkeypatch.setattr(pruner, "_EVERY_S", 0.0)
 
 

@@ -21,7 +21,7 @@ _IMPORTERS = {
     "ajet-merge/src/ajet_merge/_backend.py",
     "ajet-merge/src/ajet_merge/adapters/_optional.py",
 }
-"""They import by names that are written in our own files; `isolated`, in an agent's process, what its user asked for."""
+"""They import by names that our own files have; `isolated`, in an agent's process, what its user asked for."""
 
 
 def _trees() -> Iterator[tuple[str, ast.AST]]:

@@ -1,20 +1,18 @@
 """The control plane's calls, each as a plan: which request to send, for how long to retry, how to read the answer."""
 
 import json
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import JsonValue
 
+from ajet_client.bodies import build, dump, finish_body, read
 from ajet_client.clock import Clock
 from ajet_client.plans import Broken, Pause, Plan, Reply, Request, ask
 from ajet_client.retry import once, persist
-from ajet_client.tasks import all_distinct
 from ajet_core.config import Job
-from ajet_core.episode import EpisodeKind
-from ajet_core.errors import AjetError, EngineFailedError, NotFoundError, RequestError, RewardError, UnavailableError
+from ajet_core.errors import AjetError, EngineFailedError, UnavailableError
 from ajet_core.events import EngineState
 from ajet_core.ids import new_client_id, new_request_id
 from ajet_core.wire import (
@@ -49,11 +47,8 @@ _ABORT_PATIENCE_S = 10.0
 """An abort is not worth a long wait, seconds: an episode that nobody renews expires by itself."""
 _WITHDRAW_S = 2.0
 """How long a stopped run waits to learn whether a cut opening was one, seconds."""
-_POLL_S = 0.5
-
-logger = logging.getLogger("ajet_client")
-
-_Model = TypeVar("_Model", bound=BaseModel)
+POLL_S = 0.5
+"""How often a server is asked for what it does not announce, seconds."""
 
 
 class Api:
@@ -79,23 +74,23 @@ class Api:
     def status(self) -> Plan[StatusView]:
         """Reads the server's status."""
         reply = yield from self._call("reading the status", "GET", "/api/status")
-        return _read(StatusView, reply)
+        return read(StatusView, reply)
 
     def janitor(self) -> Plan[JanitorView]:
         """Reads what the server's janitor did."""
         reply = yield from self._call("asking the janitor", "GET", "/api/janitor")
-        return _read(JanitorView, reply)
+        return read(JanitorView, reply)
 
     def wait_until_serving(self, timeout_s: float) -> Plan[StatusView]:
         """Polls until the state is `rolling`."""
         end = self.clock.now() + timeout_s
         while True:
             left_s = max(0.0, end - self.clock.now())
-            status = _read(StatusView, (yield from self._call("waiting for the server", "GET", "/api/status", left_s)))
+            status = read(StatusView, (yield from self._call("waiting for the server", "GET", "/api/status", left_s)))
             if status.state == EngineState.ROLLING:
                 return status
             _refuse_hopeless(status, timeout_s, left_s)
-            yield Pause(_POLL_S)
+            yield Pause(POLL_S)
 
     def start(self) -> Plan[None]:
         """Starts the engine."""
@@ -123,93 +118,25 @@ class Api:
                 raise UnavailableError(f"the server is not gone {timeout_s:g} s after it was told to end: {seen}")
             yield Pause(_GONE_POLL_S)
 
-    def job(self) -> Plan[Job]:
-        """Reads the job."""
-        reply = yield from self._call("reading the job", "GET", "/api/job")
-        return _read(Job, reply)
+    def job(self, patience_s: float | None = None) -> Plan[Job]:
+        """Reads the job. Raises `NotFoundError` if the server has none."""
+        reply = yield from self._call("reading the job", "GET", "/api/job", patience_s)
+        return read(Job, reply)
 
     def set_job(self, job: Job | Mapping[str, Any]) -> Plan[None]:
         """Replaces the job. A mapping is sent as it is: the server names the field that is wrong."""
-        body = _dump(job) if isinstance(job, Job) else json.dumps(dict(job)).encode()
+        body = dump(job) if isinstance(job, Job) else json.dumps(dict(job)).encode()
         yield from self._call("setting the job", "PUT", "/api/job", body=body)
-
-    def group_size(
-        self, kind: str, asked: int | None, tasks: object, patience_s: float, *, roles: int = 1
-    ) -> Plan[int]:
-        """Returns how many episodes a run opens for each task.
-
-        Groups that the server's job could never train are refused: they would fill its pool, and nothing would happen.
-
-        Args:
-            kind: `train` or `eval`. Any size will do for `eval`.
-            asked: what the user wants; None: what the job trains, and 1 for `eval`.
-            tasks: what the run is about. Looked at only if it is a list or the like.
-            patience_s: how long to wait for the job, seconds.
-            roles: groups of this server that a task has, one a role.
-
-        Raises:
-            RequestError: `asked` is less than 1; or the job trains groups of another size; or its updates take no
-                multiple of `roles`; or `asked` is 1, and no two tasks are equal, so that no group could be made of
-                them.
-            UnavailableError: the server could not be reached, or has no job, until the deadline.
-        """
-        if asked is not None and asked < 1:
-            raise RequestError(f"group_size must be at least 1, got {asked}", field="group_size")
-        if kind != EpisodeKind.TRAIN:
-            return asked or 1
-        batch = (yield from self._await_job(patience_s)).batch
-        if batch.bound is not None and batch.bound % roles:
-            raise RequestError(
-                f"batch.size: an update takes {batch.bound} groups (or episodes), but a team has {roles} of this "
-                "server at a time, so it would never be complete; use a multiple",
-                field="batch.size",
-            )
-        if batch.policy == "episodes":
-            return asked or 1
-        if asked is None:
-            return batch.group_size
-        if asked not in {1, batch.group_size}:
-            raise RequestError(
-                f"group_size: {asked}, but the server trains groups of {batch.group_size} (its job's "
-                "batch.group_size); leave group_size out, or use 1 to let the server make groups of equal tasks",
-                field="group_size",
-            )
-        if asked == 1 and all_distinct(tasks):
-            raise RequestError(
-                f"group_size: 1 lets the server make groups of {batch.group_size} equal tasks (batch.policy and "
-                "batch.group_size of its job), but no two of these tasks are equal, so no group would be complete; "
-                f"leave group_size out to run each task {batch.group_size} times. If other clients bring the same "
-                "tasks, pass an iterator, iter(tasks), which is not checked",
-                field="group_size",
-            )
-        return asked
-
-    def _await_job(self, patience_s: float) -> Plan[Job]:
-        """Reads the job, and waits for it if the server has none yet."""
-        end, told = self.clock.now() + patience_s, False
-        while True:
-            left_s = max(0.0, end - self.clock.now())
-            try:
-                return _read(Job, (yield from self._call("reading the job", "GET", "/api/job", left_s)))
-            except NotFoundError as error:
-                if left_s <= 0:
-                    raise UnavailableError(
-                        f"gave up after {patience_s:.0f} s waiting for a job: {error.message}"
-                    ) from error
-                if not told:
-                    told = True
-                    logger.warning("waiting for a job, up to %.0f s more: %s", left_s, error.message)
-                yield Pause(min(_POLL_S, left_s))
 
     def ready(self, ready: bool) -> Plan[PoolView]:
         """Agrees to an update, or takes it back."""
-        body = _dump(_build(Readiness, client_id=self.client_id, ready=ready))
-        return _read(PoolView, (yield from self._call("agreeing to an update", "POST", "/api/ready", body=body)))
+        body = dump(build(Readiness, client_id=self.client_id, ready=ready))
+        return read(PoolView, (yield from self._call("agreeing to an update", "POST", "/api/ready", body=body)))
 
     def view(self, episode_id: str) -> Plan[EpisodeView]:
         """Reads what the server knows of an episode."""
         reply = yield from self._call(f"reading {episode_id}", "GET", f"/api/episodes/{episode_id}")
-        return _read(EpisodeView, reply)
+        return read(EpisodeView, reply)
 
     def opening(
         self,
@@ -222,7 +149,7 @@ class Api:
         source: str | None = None,
     ) -> OpenEpisode:
         """Returns what to ask for. Its request id is one episode's, so all of it is sent again as it is."""
-        return _build(
+        return build(
             OpenEpisode,
             request_id=new_request_id(),
             kind=kind,
@@ -242,7 +169,7 @@ class Api:
             return self._open_request(want, hold_s, hold_s + _ANSWER_S)
 
         reply = yield from persist("opening an episode", ask, patience_s, self.clock)
-        return _read(EpisodeGrant, reply)
+        return read(EpisodeGrant, reply)
 
     def withdraw(self, want: OpenEpisode, reason: str) -> Plan[None]:
         """Takes back an opening whose answer was cut: the server may have opened it, and would keep it for a lease.
@@ -251,42 +178,42 @@ class Api:
         """
         with suppress(AjetError):
             reply = yield from once(self._open_request(want, 0.0, _WITHDRAW_S))
-            yield from self.abort(_read(EpisodeGrant, reply), reason)
+            yield from self.abort(read(EpisodeGrant, reply), reason)
 
     def _open_request(self, want: OpenEpisode, hold_s: float, timeout_s: float) -> Request:
-        body = _dump(want.model_copy(update={"wait_s": hold_s}))
+        body = dump(want.model_copy(update={"wait_s": hold_s}))
         return self._request("POST", "/api/episodes", body, timeout_s=timeout_s)
 
     def finish(self, grant: EpisodeGrant, reward: float, metrics: Mapping[str, float]) -> Plan[EpisodeView]:
         """Reports the reward."""
-        body = _dump(finish_body(reward, metrics))
+        body = dump(finish_body(reward, metrics))
         return (yield from self._close(grant, "finish", body, self._report_timeout_s))
 
     def prepare(
         self, grant: EpisodeGrant, report: FinishEpisode, union_id: str, part: Decides | Follows
     ) -> Plan[EpisodeView]:
         """Promises the reward, for a union."""
-        body = _dump(PrepareEpisode(reward=report.reward, metrics=report.metrics, union_id=union_id, part=part))
+        body = dump(PrepareEpisode(reward=report.reward, metrics=report.metrics, union_id=union_id, part=part))
         return (yield from self._close(grant, "prepare", body, self._report_timeout_s))
 
     def decide(self, union_id: str, secret: str) -> Plan[None]:
         """Brings a decision to the episodes that follow a union."""
-        path, body = f"/api/unions/{union_id}/decision", _dump(Decision(secret=secret))
+        path, body = f"/api/unions/{union_id}/decision", dump(Decision(secret=secret))
         yield from self._call(f"deciding union {union_id}", "POST", path, self._report_timeout_s, body)
 
     def union(self, union_id: str) -> Plan[UnionView]:
         """Reads what the server decided for a union. Raises `NotFoundError` if it does not decide for it."""
         reply = yield from self._call(f"reading union {union_id}", "GET", f"/api/unions/{union_id}")
-        return _read(UnionView, reply)
+        return read(UnionView, reply)
 
     def followed(self) -> Plan[list[FollowedUnion]]:
         """Reads which unions the server's episodes wait for."""
         reply = yield from self._call("reading the unions", "GET", "/api/unions")
-        return _read(FollowedView, reply).unions
+        return read(FollowedView, reply).unions
 
     def abort(self, grant: EpisodeGrant, reason: str) -> Plan[EpisodeView]:
         """Gives the episode up."""
-        body = _dump(AbortEpisode(reason=reason[:2000] or "no reason given"))
+        body = dump(AbortEpisode(reason=reason[:2000] or "no reason given"))
         return (yield from self._close(grant, "abort", body, _ABORT_PATIENCE_S))
 
     def heartbeat(self, grant: EpisodeGrant) -> Plan[Lease]:
@@ -294,7 +221,7 @@ class Api:
         timeout_s = min(10.0, max(1.0, grant.lease_s / 3))
         path = f"/api/episodes/{grant.episode_id}/heartbeat"
         reply = yield from once(Request("POST", path, grant.control_key, timeout_s=timeout_s))
-        return _read(Lease, reply)
+        return read(Lease, reply)
 
     def events_request(self, after: int) -> Request:
         """Returns the request that watches the events with an id greater than `after`."""
@@ -307,7 +234,7 @@ class Api:
         request = Request("POST", path, grant.control_key, body, min(_ANSWER_S, patience_s))
         doing = f"{verb.removesuffix('e')}ing episode {grant.episode_id}"
         reply = yield from persist(doing, lambda _: request, patience_s, self.clock)
-        return _read(EpisodeView, reply)
+        return read(EpisodeView, reply)
 
     def _call(
         self, doing: str, method: str, path: str, patience_s: float | None = None, body: bytes | None = None
@@ -320,22 +247,6 @@ class Api:
         return Request(method, path, self._token, body, timeout_s)
 
 
-def finish_body(reward: float, metrics: Mapping[str, float]) -> FinishEpisode:
-    """Returns the report. Raises `RewardError` for metrics that cannot be sent (more than 100, an empty name)."""
-    try:
-        return FinishEpisode(reward=reward, metrics=dict(metrics))
-    except ValidationError as error:
-        raise RewardError(_sentence(error), field="metrics") from None
-
-
-def kind_of(kind: str) -> EpisodeKind:
-    """Returns the kind of that name. Raises `RequestError` if there is none."""
-    try:
-        return EpisodeKind(kind)
-    except ValueError:
-        raise RequestError(f"kind must be 'train' or 'eval', got {kind!r}", field="kind") from None
-
-
 def _refuse_hopeless(status: StatusView, timeout_s: float, left_s: float) -> None:
     """Raises if the engine failed or the time is up."""
     if status.state == EngineState.FAILED:
@@ -344,31 +255,3 @@ def _refuse_hopeless(status: StatusView, timeout_s: float, left_s: float) -> Non
         raise UnavailableError(
             f"gave up after {timeout_s:.0f} s waiting for the server: it is {status.state} ({status.cause})"
         )
-
-
-def _build(model: type[_Model], **fields: object) -> _Model:
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        field = str(error.errors()[0]["loc"][0])
-        raise RequestError(_sentence(error), field=field) from None
-
-
-def _read(model: type[_Model], reply: Reply) -> _Model:
-    try:
-        return model.model_validate_json(reply.body)
-    except ValidationError as error:
-        raise AjetError(
-            f"the answer is no {model.__name__} ({_sentence(error)}); is this the URL of an ajet server, "
-            "and of the same version?"
-        ) from error
-
-
-def _dump(body: BaseModel) -> bytes:
-    return body.model_dump_json().encode()
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in first["loc"])
-    return f"{path}: {first['msg']}" if path else first["msg"]

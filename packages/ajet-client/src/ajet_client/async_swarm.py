@@ -285,9 +285,10 @@ class AsyncSwarm:
         """
         from ajet_client.async_runner import AsyncRunner
         from ajet_client.report import RunSettings
+        from ajet_client.sizing import sizing
 
         if not callable(agent):
             raise RequestError(f"agent must be a function; Swarm.run takes {agent!r}", field="agent")
         settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights, source)
-        size = await self._link.run(self._api.group_size(kind, group_size, tasks, wait))
+        size = await self._link.run(sizing(self._api, kind, group_size, tasks, wait))
         return await AsyncRunner(self, agent, size, settings).run(tasks)

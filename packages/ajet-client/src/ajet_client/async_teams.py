@@ -116,13 +116,14 @@ class AsyncTogether(Servers[AsyncSwarm]):
         """Runs an agent on tasks, `group_size` teams each; see `Together.run`."""
         from ajet_client.async_runner import AsyncRunner
         from ajet_client.report import RunSettings
+        from ajet_client.sizing import sizing
 
         self.refuse_asked()
         settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights, source)
         sizes: list[int] = []
         for swarm in self.swarms:
             api, link, _ = swarm.inner
-            sizes.append(await link.run(api.group_size(kind, group_size, tasks, wait, roles=self.roles(swarm))))
+            sizes.append(await link.run(sizing(api, kind, group_size, tasks, wait, roles=self.roles(swarm))))
         return await AsyncRunner(self, agent, one_size(sizes), settings).run(tasks)
 
     async def resolve(self) -> Resolution:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, SupportsFloat
 
 from pydantic import JsonValue
 
-from ajet_client.api import Api, finish_body
+from ajet_client.api import Api
+from ajet_client.bodies import finish_body
 from ajet_client.plans import Plan
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import AjetError, ConflictError, EpisodeClosedError

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from ajet_client.api import kind_of
+from ajet_client.bodies import kind_of
 from ajet_client.tasks import Task, TaskLike, as_task, task_name
 from ajet_core.episode import EpisodeKind
 from ajet_core.errors import RequestError

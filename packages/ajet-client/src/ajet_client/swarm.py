@@ -315,10 +315,11 @@ class Swarm:
         from ajet_client.agents import as_agent
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
+        from ajet_client.sizing import sizing
 
         settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights, source)
         prepared = as_agent(agent, isolation, timeout, watch)
-        size = self._link.run(self._api.group_size(kind, group_size, tasks, wait))
+        size = self._link.run(sizing(self._api, kind, group_size, tasks, wait))
         return Runner(self, prepared, size, settings).run(tasks)
 
 

@@ -135,13 +135,14 @@ class Together(Servers[Swarm]):
         from ajet_client.agents import FunctionAgent
         from ajet_client.report import RunSettings
         from ajet_client.runner import Runner
+        from ajet_client.sizing import sizing
 
         self.refuse_asked()
         settings = RunSettings(concurrency, kind, attempts, wait, progress, on_result, keep_records, weights, source)
         sizes: list[int] = []
         for swarm in self.swarms:
             api, link, _ = swarm.inner
-            sizes.append(link.run(api.group_size(kind, group_size, tasks, wait, roles=self.roles(swarm))))
+            sizes.append(link.run(sizing(api, kind, group_size, tasks, wait, roles=self.roles(swarm))))
         return Runner(self, FunctionAgent(agent), one_size(sizes), settings).run(tasks)
 
     def resolve(self) -> Resolution:

@@ -7,7 +7,8 @@ from itertools import compress
 from operator import eq
 from typing import Any, NamedTuple
 
-from .messages import Message, json_text, plain_message, reasoning
+from ._json import json_text
+from .messages import Message, plain_message, reasoning
 
 
 class Said(NamedTuple):

@@ -62,6 +62,13 @@ class Turn:
     """By all that was said and their base, the answers that this message is."""
 
 
+class Path(NamedTuple):
+    """The messages from a root down to a turn, in the form they were last seen in; none holds a number."""
+
+    raws: list[dict[str, Any]]
+    turn: Turn
+
+
 class Found(NamedTuple):
     """What a list of messages extends."""
 
@@ -95,14 +102,17 @@ class MessageIndex:
     """Calls by their messages. Not safe to use from several threads without a lock.
 
     A search or an addition costs one comparison of dicts for each message seen before in the same form, and a canonical
-    form for each other. Messages are copied once, when they are new. Calls of equal messages and responses count as
-    one; where responses of the same canonical form differ, in reasoning or ids, a search compares them all.
+    form for each other; a search that goes on from the last one compares that one's messages as a whole. Messages are
+    copied once, when they are new. Calls of equal messages and responses count as one; where responses of the same
+    canonical form differ, in reasoning or ids, a search compares them all.
     """
 
     def __init__(self) -> None:
         self._roots: dict[Scope, Turn] = {}
         self._ends: dict[tuple[int, bool], Start] = {}
         """By call, the end of its request (False) and of its response (True)."""
+        self._paths: dict[Scope, Path] = {}
+        """What the last search of each scope came to."""
 
     def place(self, call: Call, context: Context, after: Extension | None = None) -> Place:
         """Make room for a call's messages. Changes no later answer by itself; `record` does.
@@ -156,20 +166,30 @@ class MessageIndex:
             MergeError: not a list of messages; names the field.
         """
         check_messages(messages, start=len(messages))
-        turn = self._roots.get(scope, Turn({}, {}, None, 0))
-        seen = len(messages)
-        for index, message in enumerate(messages):
-            child = _seen_child(turn, message)
+        path = self._begun(scope, messages)
+        turn, seen = path.turn, len(messages)
+        for index in range(len(path.raws), len(messages)):
+            child = _seen_child(turn, messages[index])
             if child is None:
-                child = _seen_in_other_form(turn, message, f"messages[{index}]")
+                child = _seen_in_other_form(turn, messages[index], f"messages[{index}]")
                 if child is None:
                     seen = index
                     break
             turn = child
+            if len(path.raws) == index and not child.numbers:
+                path.raws.append(child.raw)
+                path = self._paths[scope] = Path(path.raws, child)
         for index in range(seen, len(messages)):  # makes no difference, unless one is malformed
             if not is_spoken(messages[index]):
                 canonical_message(messages[index], f"messages[{index}]")
         return Found(_answered(turn), turn if turn.asked and seen == len(messages) else None)
+
+    def _begun(self, scope: Scope, messages: Sequence[Message]) -> Path:
+        """The last path, if all of it is the beginning of these messages; else none but the root."""
+        path = self._paths.get(scope)
+        if path is not None and path.raws == list(messages[: len(path.raws)]):
+            return path
+        return Path([], self._roots.get(scope) or Turn({}, {}, None, 0))
 
 
 def best(found: Found, messages: Sequence[Message]) -> tuple[int, bool] | None:

@@ -14,18 +14,15 @@ a prompt (`METADATA_KEYS`). Since ids do not count, the answers of parallel tool
 """
 
 import json
-from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
-from reprlib import Repr
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._arrays import IntArray
-from .errors import MergeError
+from ._json import digested, is_empty, json_text, mappings, plain_value, refuse
 
 Message: TypeAlias = Mapping[str, Any]
 """A chat message as OpenAI's Chat Completions write it: role, content, tool_calls, ... Plain JSON."""
@@ -34,14 +31,6 @@ REASONING_KEYS = ("reasoning", "reasoning_content", "reasoning_details", "thinki
 REASONING_PARTS = ("reasoning", "thinking", "redacted_thinking")
 ID_KEYS = ("id", "tool_call_id")
 METADATA_KEYS = ("annotations", "cache_control", "logprobs")
-
-MAX_DEPTH = 100
-"""So many levels of lists and mappings in one message are taken for an accident."""
-MAX_BITS = 14_000
-"""Python writes no longer integer in decimal."""
-
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
 
 _CALL_KEYS = ("id", "index", "type")
 _NOT_COMPARED = frozenset((*REASONING_KEYS, *ID_KEYS, *METADATA_KEYS))
@@ -72,7 +61,7 @@ class Context:
         if self.response is not None:
             check_message(self.response, "response")
         object.__setattr__(self, "messages", tuple(self.messages))
-        object.__setattr__(self, "tools", _mappings(self.tools, "tools"))
+        object.__setattr__(self, "tools", mappings(self.tools, "tools"))
         if self.message_ends is not None:
             object.__setattr__(self, "message_ends", _ends(self.message_ends, len(self.messages)))
 
@@ -80,7 +69,7 @@ class Context:
 def check_messages(messages: object, start: int = 0) -> None:
     """Refuse with a `MergeError` what is no list or tuple of messages; those before `start` are taken to be right."""
     if not isinstance(messages, list | tuple):
-        _refuse("messages", messages, "must be a list of messages")
+        refuse("messages", messages, "must be a list of messages")
     for index in range(start, len(messages)):
         check_message(messages[index], f"messages[{index}]")
 
@@ -88,10 +77,10 @@ def check_messages(messages: object, start: int = 0) -> None:
 def check_message(message: object, name: str) -> None:
     """Refuse with a `MergeError` what is no mapping with a role; `name` says which message it is."""
     if not isinstance(message, Mapping):
-        _refuse(name, message, "a message must be a mapping of role, content and further keys")
+        refuse(name, message, "a message must be a mapping of role, content and further keys")
     role: object = message.get("role")
     if not isinstance(role, str) or not role:
-        _refuse(f"{name}.role", role, "must be a non-empty string such as 'user'")
+        refuse(f"{name}.role", role, "must be a non-empty string such as 'user'")
 
 
 def check_ends(context: Context, prompt_size: int, name: str) -> None:
@@ -99,7 +88,7 @@ def check_ends(context: Context, prompt_size: int, name: str) -> None:
     ends = context.message_ends
     if ends is not None and ends.size and ends[-1] > prompt_size:
         rule = f"must be at most the number of prompt tokens, {prompt_size}"
-        _refuse(f"{name}: message_ends[{ends.size - 1}]", int(ends[-1]), rule)
+        refuse(f"{name}: message_ends[{ends.size - 1}]", int(ends[-1]), rule)
 
 
 def plain_message(message: Message, name: str = "message") -> dict[str, Any]:
@@ -109,7 +98,7 @@ def plain_message(message: Message, name: str = "message") -> dict[str, Any]:
     check_message(message, name)
     if type(message) is dict and all(type(key) is str is type(value) for key, value in message.items()):
         return message.copy()
-    return _plain(message, name)
+    return plain_value(message, name)
 
 
 def is_spoken(message: object) -> bool:
@@ -156,8 +145,8 @@ def canonical_tools(tools: object, name: str = "") -> str:
     Raises:
         MergeError: names the tool that is no mapping or no JSON, after `name`.
     """
-    checked = _mappings(tools, f"{name}tools")
-    return json_text(_plain(checked, f"{name}tools")) if checked else ""
+    checked = mappings(tools, f"{name}tools")
+    return json_text(plain_value(checked, f"{name}tools")) if checked else ""
 
 
 def reasoning(message: Message) -> dict[str, Any]:
@@ -173,35 +162,35 @@ def reasoning(message: Message) -> dict[str, Any]:
 
 
 def _field(key: str, value: Any, name: str) -> Any:
-    if _is_empty(value):
+    if is_empty(value):
         return None
     if key == "content":
         return _content(value, name)
     if key == "tool_calls":
-        return [_tool_call(call, f"{name}[{index}]") for index, call in enumerate(_mappings(value, name))]
-    return _digested(value)
+        return [_tool_call(call, f"{name}[{index}]") for index, call in enumerate(mappings(value, name))]
+    return digested(value)
 
 
 def _content(content: Any, name: str) -> str | list[Any]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        _refuse(name, content, "must be a string, a list of parts or None")
+        refuse(name, content, "must be a string, a list of parts or None")
     parts = [_part(part, f"{name}[{index}]") for index, part in enumerate(content) if not _is_reasoning(part)]
     return parts[0]["text"] if len(parts) == 1 and parts[0].keys() == {"type", "text"} else parts
 
 
 def _part(part: Any, name: str) -> dict[str, Any]:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
-        _refuse(name, part, "a part of a content must be a mapping with a type, such as 'text'")
+        refuse(name, part, "a part of a content must be a mapping with a type, such as 'text'")
     kept = {key: value for key, value in part.items() if key not in METADATA_KEYS and value is not None}
     if part["type"] == "text":
         if not isinstance(part.get("text"), str):
-            _refuse(f"{name}.text", part.get("text"), "must be a string")
+            refuse(f"{name}.text", part.get("text"), "must be a string")
         return kept
     if isinstance(kept.get("image_url"), str):
         kept["image_url"] = {"url": kept["image_url"]}
-    return _digested(kept)
+    return digested(kept)
 
 
 def _thought_and_text(content: str) -> tuple[str, str]:
@@ -222,7 +211,7 @@ def _tool_call(call: Mapping[str, Any], name: str) -> Any:
     # Templates take {"function": {"name", "arguments"}} and {"name", "arguments"} for the same.
     function = call.get("function", call)
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        _refuse(f"{name}.function", function, "must be a mapping with a name, a string, and arguments")
+        refuse(f"{name}.function", function, "must be a mapping with a name, a string, and arguments")
     is_flat = function is call
     of_function = _further(function, "name", "arguments", *(_CALL_KEYS if is_flat else ()))
     of_call = {} if is_flat else _further(call, "function", *_CALL_KEYS)
@@ -230,7 +219,7 @@ def _tool_call(call: Mapping[str, Any], name: str) -> Any:
 
 
 def _further(fields: Mapping[str, Any], *known: str) -> dict[str, Any]:
-    return {key: value for key, value in fields.items() if key not in known and not _is_empty(value)}
+    return {key: value for key, value in fields.items() if key not in known and not is_empty(value)}
 
 
 def _arguments(value: Any) -> str:
@@ -240,77 +229,20 @@ def _arguments(value: Any) -> str:
     if not isinstance(value, str):
         return json_text(value)
     try:
-        return json_text(_plain(json.loads(value), "arguments"))
+        return json_text(plain_value(json.loads(value), "arguments"))
     except (ValueError, RecursionError):  # a model may sample anything here, a thousand brackets too
         return value
-
-
-def _plain(value: Any, name: str, depth: int = 0) -> Any:
-    if value is None or isinstance(value, str | bool | int | float):
-        if isinstance(value, int) and value.bit_length() > MAX_BITS:
-            _refuse(name, hex(value), "must be what JSON can hold")
-        return value
-    if depth == MAX_DEPTH:
-        _refuse(name, value, f"nested more than {MAX_DEPTH} deep")
-    if isinstance(value, list | tuple):
-        return [_plain(item, f"{name}[{index}]", depth + 1) for index, item in enumerate(value)]
-    if not isinstance(value, Mapping):
-        _refuse(name, value, "must be what JSON can hold")
-    for key in value:
-        if not isinstance(key, str):
-            _refuse(name, key, "keys must be strings")
-    return {key: _plain(item, f"{name}.{key}", depth + 1) for key, item in value.items()}
-
-
-def _digested(value: Any) -> Any:
-    """A plain value with base64 `data:` URLs replaced by the digest of their bytes."""
-    if isinstance(value, dict):
-        return {key: _digested(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_digested(item) for item in value]
-    return _digest(value) if isinstance(value, str) and value.startswith("data:") else value
-
-
-def _digest(url: str) -> Any:
-    head, _, data = url.partition(",")
-    if not head.endswith(";base64"):
-        return url
-    try:
-        return ["sha256", sha256(b64decode(data, validate=True)).hexdigest()]
-    except ValueError:  # no base64: the text itself is compared
-        return url
-
-
-json_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""Gives a plain value as JSON with sorted keys."""
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, str | list | tuple | Mapping) and not value)
-
-
-def _mappings(values: object, name: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(values, list | tuple):
-        _refuse(name, values, "must be a list of mappings")
-    for index, value in enumerate(values):
-        if not isinstance(value, Mapping):
-            _refuse(f"{name}[{index}]", value, "must be a mapping")
-    return tuple(values)
 
 
 def _ends(values: ArrayLike, messages: int) -> IntArray:
     try:
         given = np.asarray(values)
     except ValueError:
-        _refuse("message_ends", values, "must be a flat sequence of integers")
+        refuse("message_ends", values, "must be a flat sequence of integers")
     if given.shape != (messages,) or (messages and given.dtype.kind not in "iu"):
-        _refuse("message_ends", values, f"must be one integer for each of the {messages} messages")
+        refuse("message_ends", values, f"must be one integer for each of the {messages} messages")
     if messages and (int(given.min()) < 0 or int(given.max()) > 2**31 - 1 or (given[1:] < given[:-1]).any()):
-        _refuse("message_ends", values, "must be numbers of prompt tokens, each at least the one before")
+        refuse("message_ends", values, "must be numbers of prompt tokens, each at least the one before")
     ends = given.astype(np.int32)
     ends.flags.writeable = False
     return ends
-
-
-def _refuse(name: str, value: object, rule: str) -> NoReturn:
-    raise MergeError(f"{name} = {_SHORT.repr(value)}: {rule}")

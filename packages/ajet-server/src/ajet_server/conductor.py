@@ -24,32 +24,19 @@ from pathlib import Path
 
 from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
-from ajet_core.errors import (
-    AjetError,
-    ConflictError,
-    DiskFullError,
-    EngineFailedError,
-    StorageError,
-    UnavailableError,
-)
+from ajet_core.errors import AjetError, ConflictError, DiskFullError, EngineFailedError, StorageError, UnavailableError
 from ajet_core.events import (
     EngineState,
     StateChanged,
-    StepFinished,
     StepReport,
     UpdateProgress,
     WeightsSynced,
     WorkerRestarted,
 )
-from ajet_core.ids import new_batch_id
-from ajet_core.wire import JanitorDeed
-from ajet_server.capture import records, steps
-from ajet_server.capture.ledger import Ledger
-from ajet_server.capture.pruner import Pruner
-from ajet_server.capture.retention import Rule
-from ajet_server.episodes.deciding import settle
+from ajet_server.capture.steps import PlannedBatch
+from ajet_server.episodes.batches import Batches
+from ajet_server.episodes.janitor import Janitor
 from ajet_server.episodes.lifecycle import Episodes
-from ajet_server.episodes.pool import Pool
 from ajet_server.observe.bus import EventLog
 from ajet_server.worker import protocol
 from ajet_server.worker.process import WORKER_COMMAND, WorkerOutOfRoomError, WorkerRefusedError
@@ -57,7 +44,6 @@ from ajet_server.worker.supervisor import Supervisor
 
 log = logging.getLogger("ajet.conductor")
 
-_JANITOR_EVERY_S = 1.0
 _MIN_PATIENCE_S = 5.0
 _ROOM_EVERY_S = 10.0
 """How often a full disk is tried again."""
@@ -72,33 +58,27 @@ class Conductor:
         self,
         job: Job,
         checkpoints: Path,
-        ledger: Ledger,
         episodes: Episodes,
-        pool: Pool,
+        batches: Batches,
+        janitor: Janitor,
         events: EventLog,
         worker_command: Sequence[str] = WORKER_COMMAND,
     ) -> None:
         self._job = job
         self._checkpoints = checkpoints
-        self._ledger = ledger
         self._episodes = episodes
-        self._pool = pool
+        self._janitor = janitor
         self._events = events
-        self._pruner = Pruner(ledger, Rule.of(job))
         self._tasks: list[asyncio.Task[None]] = []
-        self._told: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._choosing = asyncio.Lock()
-        """Held while episodes are taken for a batch or set aside: none may be both."""
         self._drains = job.engine.during_update == "drain"
         self._keeps_calls = job.engine.during_update == "continue"
         self._collecting_since = time.monotonic()
+        self.batches = batches
         self.supervisor = Supervisor(job.limits.update_silence_s, self._on_progress, worker_command)
         self.state = EngineState.OFFLINE
         self.cause = "not started"
-        self.step = ledger.read_now(steps.step_count)
-        self.weight_version = self.step
-        self.last_report: StepReport | None = ledger.read_now(steps.last_report)
+        self.weight_version = batches.step
         self.restarts = 0
         self.loaded: protocol.Loaded | None = None
 
@@ -119,7 +99,7 @@ class Conductor:
         self.state, self.cause = EngineState.BOOTING, "starting"
         self._tasks = [
             asyncio.create_task(self._run(), name="conductor"),
-            asyncio.create_task(self._clean(), name="janitor"),
+            asyncio.create_task(self._janitor.work(lambda: self.weight_version), name="janitor"),
             asyncio.create_task(self.supervisor.watch(), name="worker-watch"),
         ]
 
@@ -215,16 +195,15 @@ class Conductor:
 
     async def _reconcile(self, loaded: protocol.Loaded) -> None:
         """Makes ledger and checkpoint agree, and redoes a batch that was cut off."""
-        planned = self._ledger.read_now(steps.planned_batch)
-        self.step, self.last_report = self._ledger.read_now(steps.step_count), self._ledger.read_now(steps.last_report)
+        planned = self.batches.reread()
         if planned and loaded.step == planned.step and loaded.last_batch_id == planned.batch_id:
             report = StepReport.model_validate_json(loaded.last_report or b"")
             await self._record_step(planned, report, str(self._checkpoints), rollout_s=0.0)
             return
-        if loaded.step != self.step:
+        if loaded.step != self.batches.step:
             raise StorageError(
-                f"the newest checkpoint is of step {loaded.step}, but the ledger counts {self.step} steps; put the "
-                f"missing checkpoint back into {self._checkpoints}, or start with another data folder"
+                f"the newest checkpoint is of step {loaded.step}, but the ledger counts {self.batches.step} steps; put "
+                f"the missing checkpoint back into {self._checkpoints}, or start with another data folder"
             )
         if planned:
             await self._enter(EngineState.UPDATING, f"doing step {planned.step} again: it was cut off")
@@ -233,7 +212,7 @@ class Conductor:
     async def _cycle(self) -> None:
         await self._enter(EngineState.ROLLING, "collecting episodes")
         await self.supervisor.open_gate()
-        await self.supervisor.while_alive(self._roll())
+        await self.supervisor.while_alive(self._episodes.changes.until(lambda: self.batches.ready))
         if self._drains:
             await self._enter(EngineState.DRAINING, "a batch is complete; open episodes may finish")
             await self.supervisor.while_alive(self._drain())
@@ -245,73 +224,44 @@ class Conductor:
         await self._sync()
         self._collecting_since = time.monotonic() if self._drains else bound_at
 
-    async def _roll(self) -> None:
-        while True:
-            seen = self._episodes.changes.count
-            if self._pool.decision().ready:
-                return
-            await self._episodes.changes.wait(seen, _JANITOR_EVERY_S)
-
     async def _drain(self) -> None:
         deadline = time.monotonic() + self._job.limits.drain_timeout_s
-        while self._episodes.open_train_count and (left := deadline - time.monotonic()) > 0:
-            seen = self._episodes.changes.count
-            await self._episodes.changes.wait(seen, min(left, _JANITOR_EVERY_S))
+        await self._episodes.changes.until(lambda: not self._episodes.open_train_count, deadline)
         await self._hold_calls(deadline)
 
     async def _hold_calls(self, deadline: float) -> None:
         """Returns when no call runs: those that still do at the deadline, in monotonic seconds, are recalled."""
         await self.supervisor.close_gate(max(deadline - time.monotonic(), _MIN_PATIENCE_S))
 
-    async def _plan(self) -> steps.PlannedBatch | None:
-        """Binds the batch to its episodes, durably, before any of them is trained.
-
-        Returns None when too few are left: those that finished late may be older than `max_staleness` allows.
-        """
-        async with self._choosing:
-            await self._episodes.set_aside_unusable(self.weight_version)
-            take = self._pool.decision().take
-            if not take:
-                return None
-            planned = steps.PlannedBatch(new_batch_id(), self.step + 1)
-            await self._ledger.write(lambda db: steps.plan_batch(db, planned, list(take)), lambda _: self._bind(take))
-        await self._enter(EngineState.UPDATING, f"step {planned.step} on {len(take)} episodes")
+    async def _plan(self) -> PlannedBatch | None:
+        bound = await self.batches.plan(self.weight_version)
+        if bound is None:
+            return None
+        planned, episodes = bound
+        await self._enter(EngineState.UPDATING, f"step {planned.step} on {episodes} episodes")
         return planned
 
-    def _bind(self, take: tuple[str, ...]) -> None:
-        self._pool.begin_update()
-        self._pool.take(take)
-
-    async def _train(self, planned: steps.PlannedBatch, rollout_s: float) -> None:
-        episodes = await self._ledger.read(lambda db: records.batch_episodes(db, planned.batch_id))
+    async def _train(self, planned: PlannedBatch, rollout_s: float) -> None:
+        episodes = await self.batches.rows(planned)
         with self._episodes.versions.keeping() as kept:
             updated = await self.supervisor.update(protocol.Update(planned.batch_id, planned.step, episodes, kept))
         report = StepReport.model_validate_json(updated.report)
         await self._record_step(planned, report, updated.checkpoint, rollout_s)
 
-    async def _record_step(
-        self, planned: steps.PlannedBatch, report: StepReport, checkpoint: str, rollout_s: float
-    ) -> None:
-        text = report.model_dump_json()
-        await self._events.emit(
-            StepFinished(report=report, rollout_s=rollout_s),
-            lambda: self._count_step(planned.step, report),
-            lambda db: steps.finish_batch(db, planned.batch_id, text, checkpoint),
-        )
-
-    def _count_step(self, step: int, report: StepReport) -> None:
-        self.step, self.last_report, self.restarts = step, report, 0
+    async def _record_step(self, planned: PlannedBatch, report: StepReport, checkpoint: str, rollout_s: float) -> None:
+        await self.batches.record(planned, report, checkpoint, rollout_s)
+        self.restarts = 0
 
     async def _sync(self) -> None:
         running = 0 if self._keeps_calls else self.supervisor.in_worker
         first = f", once {running} running calls have ended on the old one" if running else ""
-        await self._enter(EngineState.SYNCING, f"the engine takes weight version {self.step}{first}")
+        await self._enter(EngineState.SYNCING, f"the engine takes weight version {self.batches.step}{first}")
         if not self._keeps_calls:
             deadline = time.monotonic() + self._job.limits.drain_timeout_s
             await self.supervisor.while_alive(self._hold_calls(deadline))
-        synced = await self.supervisor.sync(self.step, keep_calls=self._keeps_calls)
+        synced = await self.supervisor.sync(self.batches.step, keep_calls=self._keeps_calls)
         self.weight_version = synced.weight_version
-        await self._set_aside()
+        await self.batches.set_aside(self.weight_version)
         await self._events.emit(
             WeightsSynced(
                 weight_version=synced.weight_version,
@@ -321,37 +271,12 @@ class Conductor:
             )
         )
 
-    async def _set_aside(self) -> None:
-        async with self._choosing:
-            await self._episodes.set_aside_unusable(self.weight_version)
-
-    async def _clean(self) -> None:
-        """The janitor: expires silent episodes, sets aside those that no batch will take, holds to `retention`."""
-        while True:
-            await asyncio.sleep(_JANITOR_EVERY_S)
-            try:
-                await self._episodes.expire_silent()
-                await settle(self._episodes)
-                await self._set_aside()
-                await self._forget()
-                self._episodes.diary.round_done()
-            except AjetError as error:
-                # The disk may recover; what could not be recorded is still due at the next round.
-                log.error("janitor: %s", error.message)
-                self._episodes.diary.note(JanitorDeed.FAILED, error.message)
-
-    async def _forget(self) -> None:
-        dropped = await self._pruner.step()
-        if dropped.episodes:
-            told = f"{dropped.calls} calls of {dropped.episodes} episodes, {dropped.bytes} bytes, as `retention` says"
-            self._episodes.diary.note(JanitorDeed.DROPPED, told, episodes=dropped.episodes)
-
     async def _enter(self, state: EngineState, cause: str) -> None:
         self.state, self.cause = state, cause
         log.info("%s: %s", state, cause)
         await self._episodes.changes.notify()
         await self._events.emit(
-            StateChanged(state=state, cause=cause, step=self.step, weight_version=self.weight_version)
+            StateChanged(state=state, cause=cause, step=self.batches.step, weight_version=self.weight_version)
         )
 
     async def _enter_at_last(self, state: EngineState, cause: str) -> None:
@@ -362,7 +287,7 @@ class Conductor:
             log.error("%s", error.message)
 
     def _on_progress(self, message: protocol.Progress) -> None:
-        event = UpdateProgress(step=self.step + 1, stage=message.stage, done=message.done, total=message.total)
-        task = asyncio.get_running_loop().create_task(self._events.emit_progress(event))
-        self._told.add(task)  # asyncio keeps only weak references to tasks
-        task.add_done_callback(self._told.discard)
+        step = self.batches.step + 1
+        self._events.post_progress(
+            UpdateProgress(step=step, stage=message.stage, done=message.done, total=message.total)
+        )

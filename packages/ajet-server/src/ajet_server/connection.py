@@ -6,7 +6,7 @@ the memory. And it writes the head and the body of an answer apart.
 
 import asyncio
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ajet_server.joined_writes import JoinedWrites
 
@@ -69,8 +69,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
 
     def _lose_patience(self) -> None:
-        answering = self.pipeline or (self._in_head and self.cycle is not None and not self.cycle.response_complete)
-        if answering:  # the one before
+        before: RequestResponseCycle | None = self.cycle  # uvicorn has None there until the first request
+        if self.pipeline or (self._in_head and before is not None and not before.response_complete):
             self._wait()
         else:
             self.transport.close()

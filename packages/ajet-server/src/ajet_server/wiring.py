@@ -1,10 +1,10 @@
 """Puts the components together. The only file that knows every one of them.
 
-DataDir ── Ledger ── EventLog                        live as long as the server
+DataDir ── Ledger ── EventLog                                             live as long as the server
               │
-Runtime:   Pool ── Episodes ── Conductor ── Gateway  live as long as their job
-                                  │
-                              Supervisor ── worker process (engine, trainer)
+Runtime:   Pool ── Episodes ── Batches, Janitor ── Conductor ── Gateway  live as long as their job
+                                                       │
+                                                   Supervisor ── worker process (engine, trainer)
 """
 
 import asyncio
@@ -19,9 +19,13 @@ from ajet_core.events import EngineState
 from ajet_core.wire import JanitorView, PoolView, StatusView
 from ajet_server.capture import records, steps
 from ajet_server.capture.ledger import Ledger
+from ajet_server.capture.pruner import Pruner
+from ajet_server.capture.retention import Rule
 from ajet_server.conductor import Conductor
 from ajet_server.datadir import DataDir, read_job
+from ajet_server.episodes.batches import Batches
 from ajet_server.episodes.clients import Agreement
+from ajet_server.episodes.janitor import Janitor
 from ajet_server.episodes.keys import open_key_maker, open_token
 from ajet_server.episodes.lifecycle import Episodes
 from ajet_server.episodes.pool import Pool
@@ -158,9 +162,9 @@ class Server:
             why=why(self.state, cause, pool),
             model=runtime.gateway.served_name if runtime else None,
             weight_version=conductor.weight_version if conductor else 0,
-            step=conductor.step if conductor else 0,
+            step=conductor.batches.step if conductor else 0,
             pool=pool,
-            last_step=conductor.last_report if conductor else None,
+            last_step=conductor.batches.last_report if conductor else None,
             worker_pid=supervisor.pid if supervisor else None,
             worker_restarts=conductor.restarts if conductor else 0,
             requests_running=supervisor.in_worker if supervisor else 0,
@@ -213,8 +217,10 @@ class Server:
         versions = NamedVersions(self.data_dir.checkpoints, job.engine.eval_versions)
         episodes = Episodes(self.ledger, pool, self.keys, self.events, job.limits, versions)
         episodes.restore()
+        batches = Batches(self.ledger, episodes, pool, self.events)
+        janitor = Janitor(episodes, batches, Pruner(self.ledger, Rule.of(job)))
         conductor = Conductor(
-            job, self.data_dir.checkpoints, self.ledger, episodes, pool, self.events, self._worker_command
+            job, self.data_dir.checkpoints, episodes, batches, janitor, self.events, self._worker_command
         )
         name = job.model.served_name or Path(job.model.path).name
         answering = Answering(job, prompts, conductor, episodes, self.ledger, self.metrics)

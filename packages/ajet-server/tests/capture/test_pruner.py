@@ -10,11 +10,11 @@ from server_helpers import running, until
 
 from ajet_core.errors import StorageError
 from ajet_core.events import EngineState
-from ajet_server import conductor
 from ajet_server.capture import pruner, retention
 from ajet_server.capture.calls import whole_calls
 from ajet_server.capture.pruner import Pruner
 from ajet_server.capture.retention import Rule
+from ajet_server.episodes import janitor
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +84,7 @@ async def test_what_the_disk_refuses_is_still_due(past: History, clock: Clock) -
 
 async def test_the_janitor_of_a_server_forgets(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruner, "_EVERY_S", 0.0)
-    monkeypatch.setattr(conductor, "_JANITOR_EVERY_S", 0.01)
+    monkeypatch.setattr(janitor, "_EVERY_S", 0.01)
     kept = {"checkpoint": {"keep": 1}, "retention": {"trained_episodes": 1}}
     async with running(tmp_path, model, **kept) as run:
         await run.reach(EngineState.ROLLING)

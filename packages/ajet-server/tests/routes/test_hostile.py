@@ -3,7 +3,7 @@
 import gzip
 import hmac
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,18 @@ _JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture
-def post(api: Api) -> Callable[..., Any]:
+def post(api: Api) -> Iterator[Callable[..., Any]]:
     """Posts bytes with a key that is let in, and looks afterwards that the server answers as before."""
+    grant = api.open(kind="eval")
+    key = grant["api_key"]
 
     def send(path: str, content: bytes, **headers: str) -> Any:
-        key = api.open(kind="eval")["api_key"]
         answer = api.http.post(path, content=content, headers=_JSON | bearer(key) | headers)
         assert api.chat(key).status_code == 200, "the next call is served"
         return answer
 
-    return send
+    yield send
+    assert api.control(grant, "abort", json={}).status_code == 200
 
 
 @pytest.mark.parametrize("path", POSTS)

@@ -1,6 +1,7 @@
 """The open episodes in memory, by id and by agent's key, and who waits for them to change."""
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +12,9 @@ from ajet_core.config import LimitsConfig
 from ajet_core.episode import EpisodeKind
 from ajet_server.capture.promises import Promise
 from ajet_server.capture.records import CallsSoFar, EpisodeRecord
+
+_LOOK_EVERY_S = 1.0
+"""How often a wait looks again though nothing changed: a batch policy may tell the time."""
 
 
 class Closing:
@@ -189,6 +193,14 @@ class Changes:
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s), self._condition:
                 await self._condition.wait_for(lambda: self._count != seen)
+
+    async def until(self, met: Callable[[], bool], deadline: float = math.inf) -> None:
+        """Returns when `met`, or at the deadline, in monotonic seconds. Asks at each change, and each second."""
+        while True:
+            seen, left = self._count, deadline - time.monotonic()
+            if met() or left <= 0:
+                return
+            await self.wait(seen, min(left, _LOOK_EVERY_S))
 
     def mark(self) -> None:
         """Counts a change at the moment it is made; whoever makes it notifies soon.

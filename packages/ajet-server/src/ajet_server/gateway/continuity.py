@@ -16,7 +16,7 @@ from ajet_core.errors import RequestError
 from ajet_merge import Call, Context, Extension, MergeError, Tracker
 from ajet_merge.messages import canonical_message
 from ajet_server.gateway.bridge import Added, Bridge, Seam
-from ajet_server.gateway.pieces import Writer, grown, ids_before, joined, unknown
+from ajet_server.gateway.pieces import Piece, Writer, grown, ids_before, joined, unknown
 from ajet_server.gateway.prepared import Found, PastCall, Place, Prepared, Recorded
 from ajet_server.gateway.request import Conversation, IntIds, Message
 from ajet_server.gateway.shapes import Shape, without_loops
@@ -42,6 +42,8 @@ class Continuity:
         self._calls: list[Recorded] = []
         self._said: set[str] = set()
         self._said_lately: list[Message] = []
+        self._whole: tuple[Piece | None, IntIds] = None, _NOTHING
+        """The last prompt that was made: its last piece, and all its ids."""
 
     def find(self, conversation: Conversation) -> Found:
         """Finds the call that a request goes on from. Takes less than a microsecond for each known message.
@@ -130,7 +132,7 @@ class Continuity:
         forced = self._forced(opening)
         base = None if place.base is None else self._calls[place.base]
         return Prepared(
-            prompt_ids=joined(place.ids, forced) if opening else place.ids,
+            prompt_ids=joined(self._ids_up_to(place.piece), forced) if opening else self._ids_up_to(place.piece),
             parent=base and base.call_id,
             how=place.how,
             messages=base.messages + 1 if base else 0,
@@ -141,6 +143,18 @@ class Continuity:
             found=found,
             place=place,
         )
+
+    def _ids_up_to(self, piece: Piece | None) -> IntIds:
+        """i32[P]. The next prompt mostly goes on from the last one, and then only the rest is put together."""
+        whole, known = self._whole
+        new: list[IntIds] = []
+        one = piece
+        while one is not None and one is not whole:
+            new.append(one.ids)
+            one = one.before
+        ids = joined(*(() if one is None else (known,)), *reversed(new))
+        self._whole = piece, ids
+        return ids
 
     def _compared(self, messages: list[Message]) -> list[Message]:
         """The messages without the names with which frameworks sign the model's own answers."""

@@ -22,6 +22,7 @@ class EventLog:
         self._newest = 0
         self._progress: UpdateProgress | None = None
         self._progress_count = 0
+        self._telling: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def emit(
@@ -36,7 +37,10 @@ class EventLog:
         """
         at = time.time()
         data = event.model_copy(update={"at": at}).model_dump_json()
-        mirror = None if then is None else lambda _: then()
+
+        def mirror(_: int) -> None:
+            if then is not None:
+                then()
 
         def record(db: sqlite3.Connection) -> int:
             if fact is not None:
@@ -48,8 +52,13 @@ class EventLog:
             self._newest = max(self._newest, number)
             self._changed.notify_all()
 
-    async def emit_progress(self, event: UpdateProgress) -> None:
-        """Tells the watchers of this moment; not stored, and overwritten by the next one."""
+    def post_progress(self, event: UpdateProgress) -> None:
+        """Tells the watchers of this moment, in a while; not stored, and overwritten by the next one."""
+        task = asyncio.get_running_loop().create_task(self._tell(event))
+        self._telling.add(task)  # asyncio keeps only weak references to tasks
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, event: UpdateProgress) -> None:
         async with self._changed:
             self._progress = event.model_copy(update={"at": time.time()})
             self._progress_count += 1

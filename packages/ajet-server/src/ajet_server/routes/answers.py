@@ -85,8 +85,9 @@ async def read(request: Request, dialect: str) -> Asked:
         raw: object = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
-    digest = hashlib.sha256(b"%b\0%b" % (dialect.encode(), body)).digest()
-    origin = Origin(dialect, digest, retry=headers.get(_RETRY_COUNT, "0") != "0")
+    digest = hashlib.sha256(b"%b\0" % dialect.encode())
+    digest.update(body)
+    origin = Origin(dialect, digest.digest(), retry=headers.get(_RETRY_COUNT, "0") != "0")
     return Asked(request, server.runtime.gateway, state, raw, origin)
 
 

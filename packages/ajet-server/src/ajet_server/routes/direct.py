@@ -10,6 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from ajet_core.errors import AjetError
 from ajet_server.routes.errors import bug_response, response_to
+from ajet_server.routes.limits import head_refusal
 
 Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -35,6 +36,8 @@ class DirectApp(FastAPI):
 
 async def _answer(endpoint: Endpoint, request: Request, send: Send) -> None:
     try:
+        if refusal := head_refusal(request.scope):
+            raise refusal
         response = await endpoint(request)
     except (AjetError, HTTPException, ClientDisconnect) as error:
         response = response_to(request, error)

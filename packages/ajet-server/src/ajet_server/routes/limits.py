@@ -23,11 +23,9 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     """Returns the whole body.
 
     Raises:
-        HTTPException: it is too long, as it says (then not a byte of it is read) or as it turns out; or its head is.
+        HTTPException: it is too long, as it says (then not a byte of it is read) or as it turns out.
         ClientDisconnect: the client left before its end.
     """
-    if refusal := _head_refusal(request.scope):
-        raise refusal
     if _is_too_long(request.headers.get("content-length", ""), max_bytes):
         raise too_long(max_bytes)
     parts: list[bytes] = []
@@ -44,7 +42,8 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _head_refusal(scope: Scope) -> HTTPException | None:
+def head_refusal(scope: Scope) -> HTTPException | None:
+    """Returns a 431 for path and headers that are too long together."""
     if sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["path"]) > MAX_HEAD_BYTES:
         return HTTPException(431, f"path and headers are longer than {MAX_HEAD_BYTES} bytes")
     return None
@@ -71,4 +70,4 @@ class AnnouncedLengthMiddleware:
 
     def _refusal(self, scope: Scope) -> HTTPException | None:
         announced = Headers(scope=scope).get("content-length", "")
-        return _head_refusal(scope) or (too_long(self._max_bytes) if _is_too_long(announced, self._max_bytes) else None)
+        return head_refusal(scope) or (too_long(self._max_bytes) if _is_too_long(announced, self._max_bytes) else None)

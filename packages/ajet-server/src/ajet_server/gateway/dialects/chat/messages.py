@@ -46,9 +46,9 @@ def _plain(item: object) -> Message | None:
     if type(item) is not dict or len(item) != 2:
         return None
     role, content = item.get("role"), item.get("content")
-    if type(content) is str and content.isascii() and role in _PLAIN_ROLES:
-        return {"role": role, "content": content}
-    return None
+    if type(content) is not str or not content.isascii() or role not in _PLAIN_ROLES:
+        return None
+    return item if next(iter(item)) == "role" else {"role": role, "content": content}
 
 
 def _message(item: object, path: str) -> Message:
