@@ -7,6 +7,8 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
+import weakref
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -250,6 +252,22 @@ async def test_a_write_that_is_settled_as_its_caller_is_cancelled_holds_nobody_u
         assert done
         assert task.cancelled()
         assert mirrored == [0]
+
+
+async def test_nothing_that_a_write_holds_is_held_after_it(tmp_path: Path) -> None:
+    class Held:
+        def __call__(self, _: object) -> None:
+            """Nothing."""
+
+    with Ledger(tmp_path / "l") as ledger:
+        held = Held()
+        gone = weakref.ref(held)
+        await ledger.write(count, held)
+        del held
+        deadline = time.monotonic() + 10
+        while gone() is not None and time.monotonic() < deadline:  # the writer's thread may not wait again yet
+            await asyncio.sleep(0.001)
+        assert gone() is None
 
 
 async def test_nothing_mirrors_a_write_that_failed(tmp_path: Path) -> None:

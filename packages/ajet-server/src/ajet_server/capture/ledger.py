@@ -175,19 +175,23 @@ class Ledger:
             self._queue.put(write)
 
     def _write_loop(self) -> None:
-        closing = False
-        while not closing:
-            first = self._queue.get()
-            if first is None:
-                return
-            group = [first]
-            while len(group) < _MAX_GROUP and not self._queue.empty():
-                item = self._queue.get()
-                if item is None:
-                    closing = True
-                    break
-                group.append(item)
-            self._commit(group)
+        while self._write_group():
+            pass
+
+    def _write_group(self) -> bool:
+        """Writes what waits, or comes next; nothing of it is held afterwards. Returns whether there is more to come."""
+        first, closing = self._queue.get(), False
+        if first is None:
+            return False
+        group = [first]
+        while len(group) < _MAX_GROUP and not self._queue.empty():
+            item = self._queue.get()
+            if item is None:
+                closing = True
+                break
+            group.append(item)
+        self._commit(group)
+        return not closing
 
     def _commit(self, group: list[_Write]) -> None:
         outcomes: list[Outcome] = []
