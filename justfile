@@ -6,11 +6,11 @@ sync:
 
 # Unit tests of all packages.
 unit:
-    uv run pytest packages
+    uv run pytest -n auto --dist loadfile packages
 
 # Everything, with real servers on real sockets.
 test:
-    uv run pytest
+    uv run pytest -n auto --dist loadfile
 
 # Style, types, architecture.
 lint:

@@ -5,6 +5,7 @@ the memory. And it writes the head and the body of an answer apart.
 """
 
 import asyncio
+from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -69,7 +70,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer = self.loop.call_later(self.patience_s, self._lose_patience)
 
     def _lose_patience(self) -> None:
-        before: RequestResponseCycle | None = self.cycle  # uvicorn has None there until the first request
+        before = cast("RequestResponseCycle | None", self.cycle)  # uvicorn has None there until the first request
         if self.pipeline or (self._in_head and before is not None and not before.response_complete):
             self._wait()
         else:
