@@ -282,9 +282,7 @@ def test_groups_that_could_never_be_trained_are_refused(
     assert "open" not in server.requests
 
 
-@pytest.mark.parametrize(
-    "tasks", [["a", "b"], ("a",), {"a", "b"}, range(4), [Task("a", "1"), Task("a", "2")]], ids=repr
-)
+@pytest.mark.parametrize("tasks", [["a", "b"], ("a",), {"a", "b"}, range(4), [Task("a", "1"), Task("a", "2")]])
 def test_distinct_tasks_that_could_never_fill_a_group_are_refused(
     swarm: Swarm, server: FakeServer, tasks: object
 ) -> None:
@@ -295,7 +293,7 @@ def test_distinct_tasks_that_could_never_fill_a_group_are_refused(
     assert "open" not in server.requests
 
 
-@pytest.mark.parametrize("tasks", [["a", "b", "a"], iter(["a", "b"]), [Task("a", "1"), Task("b", "1")], []], ids=repr)
+@pytest.mark.parametrize("tasks", [["a", "b", "a"], iter(["a", "b"]), [Task("a", "1"), Task("b", "1")], []])
 def test_single_episodes_of_equal_or_unknown_tasks_are_the_users_choice(swarm: Swarm, tasks: object) -> None:
     swarm.set_job(job("groups"))
     assert run(swarm, lambda episode: 1.0, tasks, group_size=1).failed == 0

@@ -89,7 +89,6 @@ def test_nothing_cannot_be_repeated_without_end() -> None:
         ({1: 2}, False),
         ([object(), object()], False),
     ],
-    ids=repr,
 )
 def test_all_distinct(tasks: object, distinct: bool) -> None:
     assert all_distinct(tasks) is distinct
