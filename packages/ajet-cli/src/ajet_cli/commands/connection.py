@@ -22,12 +22,7 @@ data_dir_option = click.option(
     envvar="AJET_DATA_DIR",
     help="Folder of the ledger, the checkpoints and the keys.",
 )
-_OPTIONS = (
-    data_dir_option,
-    click.option("--url", default=None, help="The server's URL; by default the one in the data folder."),
-    click.option(
-        "--token", default=None, envvar="AJET_TOKEN", help="Admin token; by default the one in the data folder, if any."
-    ),
+_TRUST = (
     click.option(
         "--ca", "ca_file", type=FILE, envvar="AJET_CA", help="Authorities that may vouch for an HTTPS server (PEM)."
     ),
@@ -38,6 +33,14 @@ _OPTIONS = (
         metavar="CERT KEY",
         help="Certificate and key to show to a server that was started with --tls-client-ca (PEM).",
     ),
+)
+_OPTIONS = (
+    data_dir_option,
+    click.option("--url", default=None, help="The server's URL; by default the one in the data folder."),
+    click.option(
+        "--token", default=None, envvar="AJET_TOKEN", help="Admin token; by default the one in the data folder, if any."
+    ),
+    *_TRUST,
 )
 
 
@@ -53,6 +56,13 @@ class Connection:
     def swarm(self, timeout: float = 60.0) -> Swarm:
         """Returns a client of it."""
         return Swarm(self.url, token=self.token, timeout=timeout, ca_file=self.ca_file, client_cert=self.client_cert)
+
+
+def trust_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command `ca_file` and `client_cert`, for a server that is named otherwise than by `connects`."""
+    for option in reversed(_TRUST):
+        command = option(command)
+    return command
 
 
 def connects(command: Callable[..., None]) -> Callable[..., None]:

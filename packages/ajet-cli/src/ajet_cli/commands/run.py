@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
+from ajet_cli.commands.connection import Connection, trust_options
 from ajet_cli.interrupts import InterruptedRunError, interruptible
 from ajet_cli.output import json_option, show
-from ajet_client import CommandAgent, RunReport, Swarm, Task, read_jsonl, repeat
+from ajet_client import CommandAgent, RunReport, Task, read_jsonl, repeat
 from ajet_client.agents import AgentBase, Isolation
 from ajet_core.errors import AjetError
 
@@ -55,6 +56,7 @@ class _Agent:
 )  # fmt: skip
 @click.option("--watch", is_flag=True, help="Load a Python agent anew when its file changes.")
 @click.option("--token", envvar="AJET_TOKEN", help="The client token, if the server wants one.")
+@trust_options
 @json_option
 def run(
     url: str,
@@ -74,6 +76,8 @@ def run(
     isolation: Isolation,
     watch: bool,
     token: str | None,
+    ca_file: Path | None,
+    client_cert: tuple[Path, Path] | None,
     as_json: bool,
 ) -> None:
     """Run an agent on tasks, against the server at URL.
@@ -88,7 +92,7 @@ def run(
     tasks = _repeated(list(read_jsonl(tasks_file, id_field=id_field)), times, seed)
     report, stopped = RunReport(deque(maxlen=0)), None
     try:
-        with interruptible(), Swarm(url, token=token) as swarm:
+        with interruptible(), Connection(url, token, ca_file, client_cert).swarm() as swarm:
             swarm.run(
                 chosen.agent, tasks, group_size=group_size, concurrency=concurrency, kind=kind, attempts=attempts,
                 wait=wait, isolation=chosen.isolation, timeout=chosen.timeout, watch=watch, on_result=report.add,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ajet_cli.commands.connection import Connection, trust_options
 from ajet_cli.commands.datafolder import data_dir_argument, data_dir_option, need_server, progress
 from ajet_cli.output import json_option, show
 from ajet_core.episode import EpisodeKind, EpisodeStatus
@@ -204,13 +205,20 @@ def _describe(found: dict[str, Any]) -> str:
 @episodes.command("resolve")
 @click.argument("urls", nargs=-1, required=True, metavar="URL URL...")
 @click.option("--token", default=None, envvar="AJET_TOKEN", help="Client token of the servers, if they want one.")
+@trust_options
 @json_option
-def resolve_command(urls: tuple[str, ...], token: str | None, as_json: bool) -> None:
+def resolve_command(
+    urls: tuple[str, ...],
+    token: str | None,
+    ca_file: Path | None,
+    client_cert: tuple[Path, Path] | None,
+    as_json: bool,
+) -> None:
     """Bring decisions to episodes in doubt: those whose client died while it finished them on several servers.
 
     URL are the servers, the deciding one among them. Harmless at any time, and again.
     """
     from ajet_cli.commands.episodes import resolution
 
-    found = resolution.collect(urls, token)
+    found = resolution.collect([Connection(url, token, ca_file, client_cert) for url in urls])
     show(found, resolution.describe(found), as_json=as_json)

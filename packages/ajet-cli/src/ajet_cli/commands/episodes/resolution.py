@@ -1,15 +1,17 @@
 """`ajet episodes resolve`."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from ajet_client import Swarm, resolve
+from ajet_cli.commands.connection import Connection
+from ajet_client import resolve
 
 
-def collect(urls: tuple[str, ...], token: str | None) -> dict[str, Any]:
+def collect(servers: Sequence[Connection]) -> dict[str, Any]:
     """Brings the decisions to each other, and returns the object of the `--json` line."""
     with ExitStack() as stack:
-        done = resolve(*(stack.enter_context(Swarm(url, token=token, timeout=10.0)) for url in urls))
+        done = resolve(*(stack.enter_context(server.swarm(timeout=10.0)) for server in servers))
     undecided = [union.model_dump(mode="json") for union in done.undecided]
     return {"committed": done.committed, "aborted": done.aborted, "undecided": undecided}
 
