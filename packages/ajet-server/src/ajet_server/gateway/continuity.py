@@ -125,7 +125,7 @@ class Continuity:
             again = self._place(found)
         except RequestError:
             again = place
-        place = again if np.array_equal(again.ids, own) else replace(place, tail=again.tail)
+        place = again if np.array_equal(self._ids_up_to(again.piece), own) else replace(place, tail=again.tail)
         return self._prepared(found, place, past.opening)
 
     def _prepared(self, found: Found, place: Place, opening: str) -> Prepared:

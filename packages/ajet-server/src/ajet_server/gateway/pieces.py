@@ -38,10 +38,6 @@ class Piece(msgspec.Struct, frozen=True, eq=False, gc=False):
         pieces.reverse()
         return pieces
 
-    def all_ids(self) -> list[IntIds]:
-        """Their ids, in order."""
-        return [piece.ids for piece in self.chain()]
-
 
 def end_of(piece: Piece | None) -> int:
     """Characters of text up to the end of a piece; 0 for none."""

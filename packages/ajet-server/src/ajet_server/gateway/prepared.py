@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from ajet_merge import Extension
-from ajet_server.gateway.pieces import Piece, joined
+from ajet_server.gateway.pieces import Piece
 from ajet_server.gateway.request import Conversation, IntIds, Message
 from ajet_server.gateway.shapes import Shape
 
@@ -28,11 +28,6 @@ class Place(msgspec.Struct, frozen=True, eq=False, gc=False):
     how: How
     history: tuple[Shape, ...]
     tail: str
-
-    @property
-    def ids(self) -> IntIds:
-        """i32[P]."""
-        return joined(*(self.piece.all_ids() if self.piece else []))
 
 
 class Found(msgspec.Struct, frozen=True, eq=False):
