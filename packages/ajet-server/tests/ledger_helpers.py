@@ -13,9 +13,10 @@ from call_helpers import make_call
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.events import StepReport
 from ajet_server.capture import records, steps
-from ajet_server.capture.calls import CallRecord, insert_calls
+from ajet_server.capture.calls import MOST_AT_ONCE, CallRecord, insert_calls
 from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.records import EpisodeRecord
+from ajet_server.capture.writes import Bulk
 
 NOW = 1_000_000.0
 
@@ -71,7 +72,7 @@ class History:
         return call.id
 
     def record(self, call: CallRecord) -> None:
-        self.ledger.write_now(lambda db: insert_calls(db, [call]))
+        self.ledger.write_now(Bulk(insert_calls, [call], MOST_AT_ONCE))
 
     def close(
         self,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import EpisodeClosedError, StorageError
 from ajet_server.capture import records
-from ajet_server.capture.calls import CallRecord, answers_to, call_rows, insert_calls, whole_calls
+from ajet_server.capture.calls import MOST_AT_ONCE, CallRecord, answers_to, call_rows, insert_calls, whole_calls
 from ajet_server.capture.schema import MIGRATIONS, migrate
 
 
@@ -34,11 +34,18 @@ def _ledger() -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA foreign_keys = ON")
     migrate(connection)
-    records.insert_episode(
-        connection,
-        records.EpisodeRecord("e", "a", "r", "g", False, "t", "null", EpisodeKind.TRAIN, "c", "k", "ck", 0, 0.0),
-    )
+    _open(connection, "e")
     return connection
+
+
+def _open(db: sqlite3.Connection, name: str) -> None:
+    attempt, request, key, control = (f"{kind}{name}" for kind in ("a", "r", "k", "ck"))
+    records.insert_episode(
+        db,
+        records.EpisodeRecord(
+            name, attempt, request, "g", False, "t", "null", EpisodeKind.TRAIN, "c", key, control, 0, 0.0
+        ),
+    )
 
 
 def _turn(number: int, parent: CallRecord | None, prompt: bytes, tokens: int, **fields: Any) -> CallRecord:
@@ -92,11 +99,28 @@ def test_pieces_that_do_not_add_up_are_told(db: sqlite3.Connection) -> None:
 def test_all_choices_or_none(db: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.IntegrityError):
         insert_calls(db, [_turn(0, None, _ids(1, 2), 2), make_call("c0", "e", 1)])
-    # The ledger runs a statement in a savepoint; what the first row did goes with it.
-    db.execute("DELETE FROM calls")
+    assert whole_calls(db, "e") == []
     records.close_episode(db, "e", EpisodeStatus.ABORTED)
     with pytest.raises(EpisodeClosedError, match="aborted"):
         insert_calls(db, [_turn(0, None, _ids(1, 2), 2)])
+    assert whole_calls(db, "e") == []
+
+
+def test_calls_of_many_episodes_are_recorded_together(db: sqlite3.Connection) -> None:
+    for name in ("f", "g"):
+        _open(db, name)
+    made = [make_call(f"c{number}", "efg"[number % 3], number) for number in range(2 * MOST_AT_ONCE + 5)]
+    insert_calls(db, made)
+    assert sum(len(whole_calls(db, name)) for name in "efg") == len(made)
+
+
+@pytest.mark.parametrize("closed", [EpisodeStatus.ABORTED, None])
+def test_one_closed_episode_keeps_out_all(db: sqlite3.Connection, closed: EpisodeStatus | None) -> None:
+    if closed:
+        _open(db, "f")
+        records.close_episode(db, "f", closed)
+    with pytest.raises(EpisodeClosedError, match=f"episode f is {closed or 'unknown'}; the call was not recorded"):
+        insert_calls(db, [make_call("c0", "e", 0), make_call("c1", "f", 0), make_call("c2", "e", 1)])
     assert whole_calls(db, "e") == []
 
 

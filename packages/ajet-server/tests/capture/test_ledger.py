@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from ajet_core.errors import ConflictError, StorageError
-from ajet_server.capture.ledger import Ledger, _Write, to_the_end
+from ajet_server.capture.ledger import Ledger, to_the_end
 from ajet_server.capture.schema import MIGRATIONS
 from ajet_server.capture.steps import get_meta, set_meta
+from ajet_server.capture.writes import Write
 
 pytestmark = pytest.mark.anyio
 
@@ -173,9 +174,9 @@ async def test_what_a_cancelled_writer_gave_is_written(tmp_path: Path) -> None:
 def test_a_loop_that_ended_meanwhile_holds_nothing_up(tmp_path: Path) -> None:
     with Ledger(tmp_path / "l") as ledger:
         gate, left = threading.Event(), Future[Any]()
-        ledger._enqueue(_Write(lambda _: gate.wait(10), left))
+        ledger._enqueue(Write(lambda _: gate.wait(10), left))
         loop = asyncio.new_event_loop()
-        ledger._enqueue(_Write(lambda db: set_meta(db, "a", "1"), loop.create_future()))
+        ledger._enqueue(Write(lambda db: set_meta(db, "a", "1"), loop.create_future()))
         loop.close()
         gate.set()
         ledger.write_now(lambda db: set_meta(db, "b", "1"))
@@ -314,9 +315,9 @@ def test_what_waits_is_written_before_the_close(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l")
     gate = threading.Event()
     blocker, waiting = Future[Any](), [Future[Any]() for _ in range(600)]
-    ledger._enqueue(_Write(lambda _: gate.wait(10), blocker))
+    ledger._enqueue(Write(lambda _: gate.wait(10), blocker))
     for n, future in enumerate(waiting):
-        ledger._enqueue(_Write(lambda db, n=n: set_meta(db, str(n), "x"), future))
+        ledger._enqueue(Write(lambda db, n=n: set_meta(db, str(n), "x"), future))
     closer = threading.Thread(target=ledger.close)
     closer.start()
     gate.set()

@@ -8,6 +8,7 @@ once, and not n times. Reading puts the pieces together again.
 import json
 import sqlite3
 import time
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -100,12 +101,17 @@ class WholeCall(msgspec.Struct, frozen=True):
 
 _COLUMNS = CallRecord.__struct_fields__
 _NAMES = ", ".join(("at", "completion_tokens", *_COLUMNS))
-_VALUES = ", ".join(f"?{place}" for place in range(2, len(_COLUMNS) + 4))
-_INSERT = (
-    f"INSERT INTO calls ({_NAMES}) SELECT {_VALUES}"  # noqa: S608 - our own names
-    f" WHERE (SELECT status FROM episodes WHERE id = ?1) = '{EpisodeStatus.OPEN}'"
-    " AND NOT EXISTS (SELECT 1 FROM promises WHERE episode_id = ?1)"
-)
+_ROW = f"({', '.join('?' * (len(_COLUMNS) + 2))})"
+_INSERT = f"INSERT INTO calls ({_NAMES}) SELECT * FROM (VALUES {{rows}})"  # noqa: S608 - our own names
+_IF_ALL_OPEN = """
+    WHERE NOT EXISTS (
+        SELECT 1 FROM json_each(?) AS named
+        WHERE NOT EXISTS (SELECT 1 FROM episodes WHERE id = named.value AND status = 'open')
+            OR EXISTS (SELECT 1 FROM promises WHERE episode_id = named.value)
+    )
+"""
+MOST_AT_ONCE = 32
+"""Calls of one SQL statement. SQLite keeps the compiled form of each number."""
 # A row that is made shorter where it lies leaves a hole in its page, which SQLite keeps. So it moves to the end.
 _DROP = """
     UPDATE calls SET rowid = (SELECT max(rowid) + 1 FROM calls), prompt_ids = x'', completion_ids = x'', logprobs = x'',
@@ -115,17 +121,31 @@ _DROP = """
 
 
 def insert_calls(db: sqlite3.Connection, calls: list[CallRecord]) -> None:
-    """Records calls of one episode, all or none.
+    """Records calls, all or none; `MOST_AT_ONCE` by each SQL statement, so that more of them need a transaction.
 
     Raises:
-        EpisodeClosedError: the episode closed meanwhile, or was prepared; late results are fenced off.
+        EpisodeClosedError: an episode closed meanwhile, or was prepared; late results are fenced off.
     """
-    episode_id = calls[0].episode_id
     now = time.time()
+    for start in range(0, len(calls), MOST_AT_ONCE):
+        _insert(db, calls[start : start + MOST_AT_ONCE], now)
+
+
+def _insert(db: sqlite3.Connection, calls: list[CallRecord], now: float) -> None:
+    episodes = list(dict.fromkeys(call.episode_id for call in calls))
+    values: list[Any] = []
     for call in calls:
-        row = (episode_id, now, len(call.completion_ids) // 4, *msgspec.structs.astuple(call))
-        if db.execute(_INSERT, row).rowcount != 1:
-            raise EpisodeClosedError(f"episode {episode_id} is {_status(db, episode_id)}; the call was not recorded")
+        values += now, len(call.completion_ids) // 4, *msgspec.structs.astuple(call)
+    values.append(json.dumps(episodes))
+    if db.execute(_statement(len(calls)), values).rowcount != len(calls):
+        statuses = [(name, _status(db, name)) for name in episodes]
+        name, status = next(one for one in statuses if one[1] != EpisodeStatus.OPEN)
+        raise EpisodeClosedError(f"episode {name} is {status}; the call was not recorded")
+
+
+@cache
+def _statement(calls: int) -> str:
+    return _INSERT.format(rows=", ".join([_ROW] * calls)) + _IF_ALL_OPEN
 
 
 def _status(db: sqlite3.Connection, episode_id: str) -> str:

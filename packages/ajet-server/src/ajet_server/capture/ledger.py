@@ -12,16 +12,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ajet_core.errors import DiskFullError, StorageError
 from ajet_server.capture.connections import check, connect, open_writer
+from ajet_server.capture.writes import Bulk, Outcome, Part, Statement, Write, joined, tell
 
 T = TypeVar("T")
-Statement = Callable[[sqlite3.Connection], T]
-"""Runs in the ledger's thread, inside a transaction; again if another one of that transaction fails."""
 
 _MAX_WAITING = 1024
 _MAX_GROUP = 256
@@ -43,40 +41,6 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-@dataclass(slots=True, eq=False)
-class _Write:
-    """A statement in the queue.
-
-    Attributes:
-        statement: to run.
-        future: of who waits for it: a thread, or a task of an event loop.
-        then: is handed its result, in the event loop, whether or not somebody still waits.
-        settled: everybody was told.
-    """
-
-    statement: Statement[Any]
-    future: Future[Any] | asyncio.Future[Any]
-    then: Callable[[Any], None] | None = None
-    settled: bool = False
-
-    def settle(self, result: Any, problem: Exception | None) -> None:
-        self.settled = True
-        if problem is None and self.then is not None:
-            try:
-                self.then(result)
-            except Exception as error:  # noqa: BLE001 - it goes to whoever waits; here it would stop other writes
-                problem = error
-        if self.future.done():  # who waited was cancelled
-            return
-        if problem is not None:
-            self.future.set_exception(problem)
-        else:
-            self.future.set_result(result)
-
-
-Outcome = tuple[_Write, Any, Exception | None]
-
-
 class Ledger:
     """Opens the ledger file and owns its writer thread.
 
@@ -86,7 +50,7 @@ class Ledger:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._slots = asyncio.Semaphore(_MAX_WAITING)
         self._closing = threading.Lock()
         self._closed = False
@@ -121,7 +85,7 @@ class Ledger:
         async with self._slots:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[T] = loop.create_future()
-            write = _Write(statement, future, then)
+            write = Write(statement, future, then)
             self._enqueue(write)
             try:
                 return await future
@@ -135,7 +99,7 @@ class Ledger:
     def write_now(self, statement: Statement[T]) -> T:
         """The same, blocking: for start-up."""
         future: Future[T] = Future()
-        self._enqueue(_Write(statement, future))
+        self._enqueue(Write(statement, future))
         return future.result()
 
     async def read(self, statement: Statement[T]) -> T:
@@ -168,7 +132,7 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _enqueue(self, write: _Write) -> None:
+    def _enqueue(self, write: Write) -> None:
         with self._closing:
             if self._closed:
                 raise StorageError(f"the ledger {self._file} is closed; nothing was recorded")
@@ -193,29 +157,53 @@ class Ledger:
         self._commit(group)
         return not closing
 
-    def _commit(self, group: list[_Write]) -> None:
-        outcomes: list[Outcome] = []
+    def _commit(self, group: list[Write]) -> None:
         try:
-            outcomes = self._try_all(group) or self._try_each(group)
-            self._writer.execute("COMMIT")
+            outcomes = self._as_one(group) or self._in_transaction(group)
         except sqlite3.Error as error:
             self._roll_back()
             failure = self._refusal(error)
             outcomes = [(write, None, failure) for write in group]
-        _tell(outcomes)
+        tell(outcomes)
 
-    def _try_all(self, group: list[_Write]) -> list[Outcome] | None:
+    def _as_one(self, group: list[Write]) -> list[Outcome] | None:
+        """Runs a group that is one SQL statement, which SQLite commits by itself; None if it is not, or was refused.
+
+        After each statement this thread has to get Python's lock back from the event loop, which costs both of them
+        more than the statement does.
+        """
+        parts = joined(group)
+        statement, _ = parts[0]
+        if len(parts) > 1 or not isinstance(statement, Bulk) or not statement.is_one_statement:
+            return None
+        return self._unless_refused(parts)
+
+    def _in_transaction(self, group: list[Write]) -> list[Outcome]:
+        outcomes = self._try_all(group) or self._try_each(group)
+        self._writer.execute("COMMIT")
+        return outcomes
+
+    def _try_all(self, group: list[Write]) -> list[Outcome] | None:
         """Runs all statements at the price of none that fails; None if one does, and then nothing was done."""
         self._writer.execute("BEGIN IMMEDIATE")
+        outcomes = self._unless_refused(joined(group))
+        if outcomes is None:
+            self._writer.execute("ROLLBACK")
+        return outcomes
+
+    def _unless_refused(self, parts: list[Part]) -> list[Outcome] | None:
+        outcomes: list[Outcome] = []
         try:
-            return [(write, write.statement(self._writer), None) for write in group]
+            for statement, writes in parts:
+                result = statement(self._writer)
+                outcomes += [(write, result, None) for write in writes]
         except sqlite3.OperationalError:
             raise  # the disk, not the statement
         except Exception:  # noqa: BLE001 - they begin again, each by itself
-            self._writer.execute("ROLLBACK")
             return None
+        return outcomes
 
-    def _try_each(self, group: list[_Write]) -> list[Outcome]:
+    def _try_each(self, group: list[Write]) -> list[Outcome]:
         self._writer.execute("BEGIN IMMEDIATE")
         return [(write, *_run(self._writer, write.statement)) for write in group]
 
@@ -231,26 +219,6 @@ class Ledger:
             # A disk that fails at this too leaves a transaction that the next BEGIN stumbles over, and undoes.
             with contextlib.suppress(sqlite3.Error):
                 self._writer.execute("ROLLBACK")
-
-
-def _tell(outcomes: list[Outcome]) -> None:
-    """Lets everybody know; each event loop at once, since waking one is what costs."""
-    by_loop: dict[asyncio.AbstractEventLoop | None, list[Outcome]] = {}
-    for outcome in outcomes:
-        future = outcome[0].future
-        loop = future.get_loop() if isinstance(future, asyncio.Future) else None
-        by_loop.setdefault(loop, []).append(outcome)
-    for loop, its in by_loop.items():
-        if loop is None:
-            _settle(its)
-            continue
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_settle, its)
-
-
-def _settle(outcomes: list[Outcome]) -> None:
-    for write, result, problem in outcomes:
-        write.settle(result, problem)
 
 
 def _run(connection: sqlite3.Connection, statement: Statement[Any]) -> tuple[Any, Exception | None]:

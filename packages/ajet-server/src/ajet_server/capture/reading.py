@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ajet_core.errors import StorageError
-from ajet_server.capture.ledger import Statement, peek
+from ajet_server.capture.ledger import peek
 from ajet_server.capture.schema import require_current
+from ajet_server.capture.writes import Statement
 
 T = TypeVar("T")
 

@@ -12,8 +12,9 @@ from ajet_core.config import Job
 from ajet_core.episode import EpisodeKind
 from ajet_core.errors import EpisodeClosedError
 from ajet_core.ids import new_call_id
-from ajet_server.capture.calls import CallRecord, WholeCall, insert_calls
+from ajet_server.capture.calls import MOST_AT_ONCE, CallRecord, WholeCall, insert_calls
 from ajet_server.capture.ledger import Ledger
+from ajet_server.capture.writes import Bulk
 from ajet_server.conductor import Conductor
 from ajet_server.episodes.book import OpenState
 from ajet_server.episodes.lifecycle import Episodes
@@ -86,7 +87,7 @@ class Answering:
                 state.record.id, first_seq, request, origin, prompt, most, started, choices, generated
             )
             await self._ledger.write(
-                lambda db: insert_calls(db, records), lambda _: _remember(claim, session, prompt, choices, records)
+                Bulk(insert_calls, records, MOST_AT_ONCE), lambda _: _remember(claim, session, prompt, choices, records)
             )
         finally:
             self._episodes.renew(state)

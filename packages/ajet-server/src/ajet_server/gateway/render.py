@@ -18,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from ajet_core.errors import ConfigError, RequestError
+from ajet_server.gateway.encoding import Encoder
 from ajet_server.gateway.request import IntIds, Message, Tool
 from ajet_server.gateway.segments import Segments
 from ajet_server.models.folder import ModelFolder
@@ -60,7 +61,7 @@ class ChatRenderer:
         self.syntax, self._template = _compile(folder.chat_template)
         self.anchors = _anchors(self.tokenizer)
         self._anchors = tuple(self.anchors)
-        self._segments = Segments(self.tokenizer, self.anchors)
+        self._segments = Segments(Encoder(self.tokenizer), self.anchors)
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] | None = None) -> str:
         """Returns the conversation and the opening of the assistant's turn, as text.

@@ -5,10 +5,7 @@ segments are kept, and such a prompt is tokenized once.
 """
 
 import re
-from collections.abc import Mapping
-
-import numpy as np
-from tokenizers import Tokenizer
+from collections.abc import Callable, Mapping
 
 from ajet_core.errors import RequestError
 from ajet_server.gateway.request import IntIds
@@ -21,13 +18,13 @@ class Segments:
     """Tokenizes texts for one model. Safe to use from several threads.
 
     Args:
-        tokenizer: of the model.
+        encode: texts to ids, i32[n] each, read-only.
         anchors: special tokens by their text, next to which text may be cut: the ids of what follows such a token do
             not depend on what is before it, nor the other way round.
     """
 
-    def __init__(self, tokenizer: Tokenizer, anchors: Mapping[str, int]) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, encode: Callable[[list[str]], list[IntIds]], anchors: Mapping[str, int]) -> None:
+        self._encode = encode
         longest_first = sorted(anchors, key=len, reverse=True)
         self._anchor = re.compile("|".join(map(re.escape, longest_first))) if anchors else None
         self._kept = _Kept()
@@ -55,9 +52,7 @@ class Segments:
     def _encoded(self, segments: list[str]) -> list[IntIds]:
         for segment in segments:
             _refuse_half_characters(segment)
-        # Unlike `encode`, it does not find out which characters each token stands for.
-        encodings = self._tokenizer.encode_batch_fast(segments, add_special_tokens=False)
-        ids = [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
+        ids = self._encode(segments)
         for segment, its in zip(segments, ids, strict=True):
             self._kept.put(segment, its)
         return ids
@@ -83,7 +78,6 @@ class _Kept:
         return ids
 
     def put(self, segment: str, ids: IntIds) -> None:
-        ids.flags.writeable = False
         self._size += len(segment)
         if self._size > MOST_KEPT // 2:
             self._young, self._old, self._size = {}, self._young, len(segment)

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ajet_core.events import UpdateProgress
-from ajet_server.capture.ledger import Ledger, Statement
+from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.steps import events_after, insert_event
+from ajet_server.capture.writes import Statement
 
 _PAGE = 500
 
