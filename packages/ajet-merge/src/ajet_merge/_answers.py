@@ -8,7 +8,7 @@ from operator import eq
 from typing import Any, NamedTuple
 
 from ._json import json_text
-from .messages import Message, plain_message, reasoning
+from .messages import Message, is_spoken, plain_message, reasoning, spoken_text
 
 
 class Said(NamedTuple):
@@ -55,6 +55,8 @@ def closest(calls: Mapping[Answer | None, int], messages: Sequence[Message]) -> 
 
 def said_of(message: Message) -> Said:
     """What a message is chosen by."""
+    if is_spoken(message):
+        return Said(spoken_text(message), [None], reasoning(message))
     plain = plain_message(message)
     ids = [*(call.get("id") for call in plain.get("tool_calls") or ()), plain.get("tool_call_id")]
     return Said(json_text(plain), ids, reasoning(plain))

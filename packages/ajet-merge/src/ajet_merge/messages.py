@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._arrays import IntArray
-from ._json import digested, is_empty, json_text, mappings, plain_value, refuse
+from ._json import digested, is_empty, json_of_texts, json_text, mappings, plain_value, refuse
 
 Message: TypeAlias = Mapping[str, Any]
 """A chat message as OpenAI's Chat Completions write it: role, content, tool_calls, ... Plain JSON."""
@@ -121,7 +121,14 @@ def canonical_message(message: Message, name: str = "message") -> str:
     Raises:
         MergeError: names the field that is not what chat messages hold there.
     """
+    if is_spoken(message) and message["content"] and "</think>" not in message["content"]:
+        return spoken_text(message)
     return json_text(canonical_fields(message, name))
+
+
+def spoken_text(message: Message) -> str:
+    """A message of the commonest form, see `is_spoken`, as JSON text."""
+    return json_of_texts("content", message["content"], "role", message["role"])
 
 
 def canonical_fields(message: Message, name: str = "message") -> dict[str, Any]:

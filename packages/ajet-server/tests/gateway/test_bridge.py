@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 from folder_helpers import make_folder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from template_helpers import FAMILIES, TOKENIZERS, make_bridge, make_family, make_tokenizer, result, said, user
 from tokenizers import AddedToken, Tokenizer
 
-from ajet_server.gateway.bridge import Bridge, Seam
+from ajet_server.gateway.bridge import Bridge, Seam, _after_text
 from ajet_server.gateway.render import ChatRenderer
 from ajet_server.gateway.request import Conversation, Message, Tool
 from ajet_server.gateway.shapes import without_loops
@@ -106,6 +106,26 @@ pieces = st.one_of(
     st.text(st.sampled_from(["a", "b", " ", "\n", "é", "日", "<", "|", ">"]), max_size=5),
     st.sampled_from(["<|im_start|>", "<|im_end|>", "<tool_call>", "<bos>", "<|end|>", "<|user|>"]),
 )
+
+
+@pytest.fixture(scope="module")
+def bridges(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bridge]:
+    return {name: make_bridge(name, tmp_path_factory.mktemp(name)) for name in FAMILIES}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@settings(deadline=None, max_examples=50)
+@given(st.lists(pieces, max_size=4).map("".join), st.lists(pieces, max_size=4).map("".join))
+@example(" f ", "g")
+@example("f<|im_end|>\n", "f<|im_end|>\n")
+def test_a_bridge_is_the_same_without_marks(bridges: dict[str, Bridge], name: str, response: str, next_: str) -> None:
+    bridge, answered = bridges[name], Conversation([said(response), user(next_)])
+    found = seam(bridge, [user("a"), said("b"), user("c")], answered.messages)
+    talk = Conversation([*found.short, *answered.messages])
+    unmarked = _after_text(found, bridge.text(talk), answered.messages[0])
+    assert unmarked in (None, bridge.after_whole(found, talk, len(found.short)))
+    if name == "chatml" and response:
+        assert unmarked is not None
 
 
 @pytest.mark.parametrize("name", ["chatml", "phi3"])

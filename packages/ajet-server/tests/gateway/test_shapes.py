@@ -51,10 +51,11 @@ def test_shapes_are_messages_of_themselves(roles: list[str]) -> None:
     assert shaper.shapes(messages_of(shapes)) == shapes
 
 
-@given(
-    st.lists(st.sampled_from("abc"), max_size=4), st.lists(st.sampled_from("abc"), min_size=1, max_size=LONGEST_LOOP)
-)
-def test_loops_do_not_grow(head: list[str], loop: list[str]) -> None:
+_shapes = st.sampled_from("abc")
+
+
+@given(st.lists(_shapes, max_size=4).map(tuple), st.lists(_shapes, min_size=1, max_size=LONGEST_LOOP).map(tuple))
+def test_loops_do_not_grow(head: tuple[str, ...], loop: tuple[str, ...]) -> None:
     lengths = [len(without_loops(head + loop * times)) for times in range(3, 9)]
     assert max(lengths) <= len(head) + 3 * len(loop)
     assert without_loops(loop, without_loops(head + loop)) == without_loops(head + loop + loop)

@@ -47,6 +47,8 @@ class Seam:
         closes: that token ends the turn whatever follows, and does not rather open the next (as GLM's `<|user|>`).
         local: the bridge is the same after a short history.
         appends: local, all that the call's prompt held stays as it was, and all of the response is written.
+        before: text between the opening and a response that is nothing but text; None if it is not written as it is, or
+            nothing tells where its turn ends.
         short: messages of the short history.
         opening: the prompt of the short history.
     """
@@ -58,6 +60,7 @@ class Seam:
     appends: bool
     short: Sequence[Message]
     opening: str
+    before: str | None
 
 
 class Added(NamedTuple):
@@ -78,6 +81,7 @@ class _Probe(NamedTuple):
     written: str | None
     bridge: str
     opening: str
+    before: str | None
 
 
 class Bridge:
@@ -149,7 +153,8 @@ class Bridge:
             None if these messages are not written as others of their shapes are.
         """
         talk = replace(answered, messages=[*seam.short, *answered.messages])
-        text, bridge = self.text(talk), self.after_whole(seam, talk, len(seam.short))
+        text = self.text(talk)
+        bridge = _after_text(seam, text, answered.messages[0]) or self.after_whole(seam, talk, len(seam.short))
         if bridge is None or not text.endswith(bridge):
             return None
         begins = text.startswith(seam.opening)
@@ -177,7 +182,8 @@ class Bridge:
         appends = local and len(written) == 1 and None not in written
         last = self._probe(short, replace(answered, messages=answered.messages[:1]))
         closes = last is not None and (last.offset, last.end) == (chosen.offset, chosen.end)
-        return Seam(chosen.offset, chosen.end, closes, local, appends, messages_of(short), chosen.opening)
+        before = after_short.before if after_short and local else None
+        return Seam(chosen.offset, chosen.end, closes, local, appends, messages_of(short), chosen.opening, before)
 
     def _probe(self, history: Sequence[Shape], answered: Conversation) -> _Probe | None:
         """Where the response ends after a history, all of it stand-ins; None if the template does not say."""
@@ -200,7 +206,18 @@ class Bridge:
             return None
         whole = plain.startswith(opening) and len(set(_MARKS.findall(text)) - {_mark(0)}) == marks
         written = plain[len(opening) : len(plain) - len(bridge)] if whole else None
-        return _Probe(offset, end.group() if end else "", written, bridge, opening)
+        before, found, _ = text[len(opening) :].partition(f"{said['content']}{_mark(1)}")
+        known = found and whole and end and said.keys() == {"role", "content"} and said["content"]
+        return _Probe(offset, end.group() if end else "", written, bridge, opening, before if known else None)
+
+
+def _after_text(seam: Seam, text: str, response: Message) -> str | None:
+    """The bridge after a response that is nothing but text, if it stands where its shape does; None if it does not."""
+    if seam.before is None:
+        return None
+    start = f"{seam.opening}{seam.before}{response['content']}"
+    bridge = text[len(start) + seam.offset :]
+    return bridge if text.startswith(start) and bridge.startswith(seam.end) else None
 
 
 def _mark(number: int) -> str:

@@ -24,6 +24,9 @@ LONGEST_LOOP = 8
 MANY = 2
 """Parallel tool calls. More of them are the same to a template."""
 
+MANY_HISTORIES = 4096
+"""So many are remembered: conversations are mostly of the shapes of others."""
+
 _write = json.JSONEncoder(sort_keys=True).encode
 _LOOKS_FOR = frozenset(("startswith", "endswith", "split", "rsplit", "replace", "find", "index", "count", "partition"))
 
@@ -70,7 +73,8 @@ def messages_of(shapes: Sequence[Shape]) -> list[Message]:
     return [json.loads(shape) for shape in shapes]
 
 
-def without_loops(shapes: Iterable[Shape], before: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
+@lru_cache(MANY_HISTORIES)
+def without_loops(shapes: tuple[Shape, ...], before: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
     """Returns `before` + `shapes` where what comes three times in a row or more is left twice."""
     kept = list(before)
     for shape in shapes:
