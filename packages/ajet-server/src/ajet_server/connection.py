@@ -7,9 +7,14 @@ the memory. And it writes the head and the body of an answer apart.
 import asyncio
 from typing import cast
 
+from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ajet_server.joined_writes import JoinedWrites
+
+# Bytes of a body that may come before somebody reads it; uvicorn has no setting for it. At its 64 kB every long
+# conversation would be stopped halfway and begun again, which takes longer than to read it.
+httptools_impl.HIGH_WATER_LIMIT = 1 << 20
 
 MAX_HEAD_BYTES = 65_536
 """Of the request line and the headers."""
