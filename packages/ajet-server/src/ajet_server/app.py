@@ -18,6 +18,7 @@ from ajet_core.errors import ConfigError
 from ajet_server import __version__
 from ajet_server.connection import BoundedProtocol
 from ajet_server.routes import agents, control, docs, episodes, health, unions
+from ajet_server.routes.bodies import Bodies
 from ajet_server.routes.direct import DirectApp
 from ajet_server.routes.errors import install_error_handlers
 from ajet_server.routes.limits import AnnouncedLengthMiddleware
@@ -55,7 +56,7 @@ def build_app(server: Server) -> FastAPI:
         openapi_url="/api/openapi.json",
         redoc_url=None,
     )
-    app.state.server = server
+    app.state.server, app.state.bodies = server, Bodies()
     app.direct = agents.endpoints()
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=server.settings.max_request_bytes)
     app.add_middleware(AnnouncedLengthMiddleware, max_bytes=server.settings.max_request_bytes)

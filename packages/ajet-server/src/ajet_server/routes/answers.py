@@ -1,6 +1,5 @@
 """One request of an agent: who asks, in which dialect, and the response, whole or as it grows."""
 
-import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -18,11 +17,14 @@ from ajet_server.gateway.runs import Run
 from ajet_server.gateway.service import Gateway
 from ajet_server.gateway.session import Origin
 from ajet_server.routes.access import episode_of, refuse_web_page, server_of
+from ajet_server.routes.bodies import Bodies
 from ajet_server.routes.disconnect import CLIENT_GONE, disconnected, unless_disconnected
 from ajet_server.routes.limits import read_body
 
 _RETRY_COUNT = "x-stainless-retry-count"
 """Header of the official SDKs of OpenAI and Anthropic, and of all that build on them."""
+_CONVERSATIONS = {"responses": "input"}
+"""The field that holds the conversation, by dialect; in others it is `messages`."""
 _STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -81,14 +83,13 @@ async def read(request: Request, dialect: str) -> Asked:
     refuse_web_page(headers, server)
     state, role = episode_of(headers, server)
     body = await read_body(request, server.settings.max_request_bytes)
+    bodies: Bodies = request.app.state.bodies
+    asker = dialect if role is None else f"{dialect}.{role}"
     try:
-        raw: object = msgspec.json.decode(body)
+        raw, digest = bodies.read(state.record.id, asker, _CONVERSATIONS.get(dialect, "messages"), body)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         raise RequestError(f"the body is not JSON: {error}") from error
-    asker = dialect if role is None else f"{dialect}.{role}"
-    digest = hashlib.sha256(b"%b\0" % asker.encode())
-    digest.update(body)
-    origin = Origin(dialect, digest.digest(), retry=headers.get(_RETRY_COUNT, "0") != "0", role=role)
+    origin = Origin(dialect, digest, retry=headers.get(_RETRY_COUNT, "0") != "0", role=role)
     return Asked(request, server.runtime.gateway, state, raw, origin)
 
 
