@@ -31,6 +31,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     patience_s = 60.0
     _timer: asyncio.TimerHandle | None = None
+    _in_request = False
     _in_head = False
     _head_bytes = 0
 
@@ -48,6 +49,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Reads on, and refuses a head that has no end. Data in which a head begins or ends is not counted."""
         within = self._in_head
         super().data_received(data)
+        if self._in_request and self._timer is None:  # most requests come whole, and need none
+            self._wait()
         if within and self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -57,8 +60,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
-        self._wait()
+        self._in_request, self._in_head, self._head_bytes = True, True, 0
+        self._cease()
 
     def on_headers_complete(self) -> None:
         """Its head is there."""
@@ -67,6 +70,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """All of it is there."""
+        self._in_request = False
         self._cease()
         super().on_message_complete()
 
