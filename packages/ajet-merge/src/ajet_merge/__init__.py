@@ -7,14 +7,16 @@ Component map: `call` checks the input; `_forest` (Cython) or `_forest_py` (its 
 by `_backend`; `tracker` feeds it; `forest` turns its node table into token arrays; `occurrences` lists the terms of the
 loss; `timelines` and `packs` lay the forest out for a trainer; `weights` sets loss weights before any of that;
 `explain` says why paths part. `messages` and `context` compare calls by their messages, and find the one that new
-messages go on from; `text` puts sampled tokens back where a template wrote them anew, on request. `records` reads and
-writes calls; `adapters` turn rows into what other stacks train on; `stats` and `flops` count what merging saves.
+messages go on from; `conversations` does so without ids. `text` puts sampled tokens back where a template wrote them
+anew, on request. `records` reads and writes calls; `adapters` turn rows into what other stacks train on; `stats` and
+`flops` count what merging saves.
 """
 
 from . import adapters, weights
 from ._backend import name as backend
 from .call import Call
-from .context import Extension
+from .context import Continuation, Extension
+from .conversations import Conversations
 from .errors import CallError, MergeError, PathTooLongError
 from .explain import Departure, Explanation
 from .flops import ModelShape
@@ -35,6 +37,8 @@ __all__ = [
     "Call",
     "CallError",
     "Context",
+    "Continuation",
+    "Conversations",
     "Departure",
     "Drift",
     "Explanation",

@@ -8,7 +8,7 @@ from operator import eq
 from typing import Any, NamedTuple
 
 from ._json import json_text
-from .messages import Message, is_spoken, plain_message, reasoning, spoken_text
+from .messages import Message, canonical_message, is_canonical, plain_message, reasoning
 
 
 class Said(NamedTuple):
@@ -53,10 +53,10 @@ def closest(calls: Mapping[Answer | None, int], messages: Sequence[Message]) -> 
     return next(iter(calls.values()))
 
 
-def said_of(message: Message) -> Said:
-    """What a message is chosen by."""
-    if is_spoken(message):
-        return Said(spoken_text(message), [None], reasoning(message))
+def said_of(message: Message, canonical: str | None = None) -> Said:
+    """What a message is chosen by; `canonical`: its canonical form, where that is known."""
+    if is_canonical(message):
+        return Said(canonical or canonical_message(message), [None], {})
     plain = plain_message(message)
     ids = [*(call.get("id") for call in plain.get("tool_calls") or ()), plain.get("tool_call_id")]
     return Said(json_text(plain), ids, reasoning(plain))

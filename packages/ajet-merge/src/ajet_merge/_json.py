@@ -2,7 +2,7 @@
 
 import json
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from json.encoder import encode_basestring_ascii as _quoted
 from reprlib import Repr
@@ -63,6 +63,26 @@ json_text = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 def json_of_texts(first: str, text: str, second: str, other: str) -> str:
     """What `json_text` gives for a mapping of two keys in their order to texts, in a third of the time."""
     return f'{{"{first}":{_quoted(text)},"{second}":{_quoted(other)}}}'
+
+
+def numbers_of(value: Any) -> Any:
+    """What a plain value holds of numbers and booleans, by key or index; None if nothing."""
+    if not isinstance(value, dict | list):
+        return None if isinstance(value, str) else value
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
+    return {key: found for key, item in items if (found := numbers_of(item)) is not None} or None
+
+
+def same_types(numbers: dict[Any, Any], other: Any) -> bool:
+    """Whether the numbers of one value and of another, equal one are the same in JSON too."""
+    for key, number in numbers.items():  # a plain loop: this is run for every message of every history
+        given = other[key]
+        if type(number) is dict:
+            if not same_types(number, given):
+                return False
+        elif type(number) is not type(given) or (not number and repr(number) != repr(given)):  # 0.0 == -0.0
+            return False
+    return True
 
 
 def is_empty(value: Any) -> bool:

@@ -1,11 +1,12 @@
 """Which recorded call a list of messages extends: a trie over messages, as the forest is one over tokens."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ._answers import Answer, Said, closest, said_of
 from ._arrays import IntArray
+from ._json import numbers_of, same_types
 from .call import Call
 from .errors import MergeError
 from .messages import (
@@ -21,6 +22,22 @@ from .messages import (
 
 Scope = tuple[str, str, str]
 """Attempt, compat_key and canonical tools: messages are compared with those of the same scope only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The call that a list of messages goes on from. See `Conversations.extends`.
+
+    Attributes:
+        call: its index, in the order of adding.
+        messages: how many of the given messages are the call's: its request, and its response if `response_included`.
+        response_included: True where the messages go on after the call's response. False where they are those of the
+            call's own request, sent again.
+    """
+
+    call: int
+    messages: int
+    response_included: bool
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,15 +67,17 @@ class Turn:
     raw: dict[str, Any]
     """A copy of the message in the form it was last seen in; protected from what callers do to theirs."""
     numbers: dict[Any, Any]
-    """What `raw` holds of numbers, see `_numbers`. Equal ones need not be the same: to Python 1 == True."""
+    """What `raw` holds of numbers, see `numbers_of`. Equal ones need not be the same: to Python 1 == True."""
+    canonical: str
+    """The message's canonical form."""
     parent: "Turn | None"
     depth: int
-    children: "dict[str, Turn]" = field(default_factory=dict[str, "Turn"])
+    children: "dict[str, Turn]" = field(default_factory=dict)  # to call `dict[str, Turn]` takes seven times as long
     latest: "Turn | None" = None
     """The child seen last: compared first, which spares canonical forms for all that was seen before."""
-    asked: dict[Answer | None, int] = field(default_factory=dict[Answer | None, int])
+    asked: dict[Answer | None, int] = field(default_factory=dict)
     """By the answer that they extend, the last of the calls whose request ends here."""
-    answers: dict[tuple[str, Answer | None], Answer] = field(default_factory=dict[tuple[str, Answer | None], Answer])
+    answers: dict[tuple[str, Answer | None], Answer] = field(default_factory=dict)
     """By all that was said and their base, the answers that this message is."""
 
 
@@ -105,38 +124,53 @@ class MessageIndex:
     form for each other; a search that goes on from the last one compares that one's messages as a whole. Messages are
     copied once, when they are new. Calls of equal messages and responses count as one; where responses of the same
     canonical form differ, in reasoning or ids, a search compares them all.
+
+    Args:
+        owner: what errors call it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "this tracker") -> None:
+        self._owner = owner
         self._roots: dict[Scope, Turn] = {}
         self._ends: dict[tuple[int, bool], Start] = {}
         """By call, the end of its request (False) and of its response (True)."""
         self._paths: dict[Scope, Path] = {}
         """What the last search of each scope came to."""
 
-    def place(self, call: Call, context: Context, after: Extension | None = None) -> Place:
+    def place(
+        self,
+        context: Context,
+        attempt_id: str,
+        compat_key: str,
+        after: Continuation | Extension | None = None,
+        name: str = "",
+    ) -> Place:
         """Make room for a call's messages. Changes no later answer by itself; `record` does.
 
         Args:
-            call: only its names count.
             context: its messages; with `after`, those that follow the ones that it stands for.
+            attempt_id: its attempt; with `after`, that one's counts.
+            compat_key: likewise.
             after: what the messages extend.
+            name: what errors begin with.
 
         Raises:
-            MergeError: a message or tool is malformed, a message ends beyond the prompt, or `after` is of another
-                index; names the call and the field.
+            MergeError: a message or tool is malformed, or `after` is of another index; names the field.
         """
-        name = f"call {call.call_id!r}"
-        check_ends(context, call.prompt_ids.size, name)
-        scope = scope_of(call.attempt_id, call.compat_key, context.tools, f"{name}: ")
         start = None if after is None else self._start(after, context, name)
-        turn = start.turn if start else self._roots.setdefault(scope, Turn({}, {}, None, 0))
+        turn = start.turn if start else self._root(scope_of(attempt_id, compat_key, context.tools, name))
         for index, message in enumerate(context.messages):
-            turn = _recorded(turn, message, f"{name}: messages[{index}]")
+            turn = _recorded(turn, message, f"{name}messages[{index}]")
         if context.response is None:
             return Place(context.messages, start, turn, None, None)
-        answer = _recorded(turn, context.response, f"{name}: response")
-        return Place(context.messages, start, turn, answer, said_of(context.response))
+        answer = _recorded(turn, context.response, f"{name}response")
+        return Place(context.messages, start, turn, answer, said_of(context.response, answer.canonical))
+
+    def place_call(self, call: Call, context: Context, after: Extension | None = None) -> Place:
+        """`place` by the names of a call; errors name it. Also refuses a message that ends beyond its prompt."""
+        name = f"call {call.call_id!r}"
+        check_ends(context, call.prompt_ids.size, name)
+        return self.place(context, call.attempt_id, call.compat_key, after, f"{name}: ")
 
     def record(self, call: int, place: Place) -> None:
         """Let later searches find call number `call` at its place."""
@@ -149,15 +183,24 @@ class MessageIndex:
             answer.call = call
             self._ends[call, True] = Start(place.answer, answer)
 
-    def _start(self, after: Extension, context: Context, name: str) -> Start:
+    def _root(self, scope: Scope) -> Turn:
+        return self._roots.get(scope) or self._roots.setdefault(scope, _new_root())
+
+    def _start(self, after: Continuation | Extension, context: Context, name: str) -> Start:
         found = self._ends.get((after.call, after.response_included))
         if found is None or found.turn.depth != after.messages:
-            raise MergeError(f"{name}: after.call = {after.call}: is not what `extends` of this tracker gave")
+            raise MergeError(f"{name}after.call = {after.call}: is not what `extends` of {self._owner} gave")
         if context.tools:
-            raise MergeError(
-                f"{name}: tools = {len(context.tools)} tools: must be left out, those of `after` are meant"
-            )
+            raise MergeError(f"{name}tools = {len(context.tools)} tools: must be left out, those of `after` are meant")
         return found
+
+    def extends(self, scope: Scope, messages: Sequence[Message]) -> Continuation | None:
+        """The call that a list of messages goes on from. Rules and errors: see `Tracker.extends`."""
+        found = self.find(scope, messages)
+        if found.asked:
+            return Continuation(closest(found.asked.asked, messages), len(messages), response_included=False)
+        call = best_answer(found.answered, messages)
+        return None if call is None else Continuation(call, found.answered.depth, response_included=True)
 
     def find(self, scope: Scope, messages: Sequence[Message]) -> Found:
         """What a list of messages extends furthest, and where the same was asked.
@@ -189,15 +232,7 @@ class MessageIndex:
         path = self._paths.get(scope)
         if path is not None and path.raws == list(messages[: len(path.raws)]):
             return path
-        return Path([], self._roots.get(scope) or Turn({}, {}, None, 0))
-
-
-def best(found: Found, messages: Sequence[Message]) -> tuple[int, bool] | None:
-    """The call to continue, and whether its response is among the messages. Rules: see `Tracker.extends`."""
-    if found.asked:
-        return closest(found.asked.asked, messages), False
-    answer = best_answer(found.answered, messages)
-    return None if answer is None else (answer, True)
+        return Path([], self._roots.get(scope) or _new_root())
 
 
 def best_answer(answered: Turn, messages: Sequence[Message]) -> int | None:
@@ -206,40 +241,20 @@ def best_answer(answered: Turn, messages: Sequence[Message]) -> int | None:
     return answer and answer.call
 
 
-def checked_calls(calls: Iterable[Call]) -> list[Call]:
-    """The calls as a list; `MergeError` if one is none."""
-    if not isinstance(calls, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-        raise MergeError(f"calls is a {type(calls).__name__}; give a sequence of ajet_merge.Call")
-    calls = list(calls)
-    if set(map(type, calls)) <= {Call}:
-        return calls
-    for index, call in enumerate(calls):
-        if not isinstance(call, Call):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
-            raise MergeError(f"calls[{index}] is a {type(call).__name__}; wrap it in ajet_merge.Call")
-    return calls
-
-
-def checked_contexts(contexts: Iterable[Context | None], calls: int) -> list[Context | None]:
-    """The contexts as a list; `MergeError` if it is not one, or None, for each call."""
-    contexts = list(contexts)
-    if len(contexts) != calls:
-        raise MergeError(f"contexts holds {len(contexts)} items for {calls} calls; give one, or None, for each call")
-    for index, context in enumerate(contexts):
-        if not isinstance(context, Context | None):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise MergeError(f"contexts[{index}] is a {type(context).__name__}; give an ajet_merge.Context or None")
-    return contexts
-
-
 def scope_of(attempt_id: str, compat_key: str, tools: object, name: str = "") -> Scope:
     """The scope of a call, or of a request that is yet to become one."""
     return attempt_id, compat_key, canonical_tools(tools, name)
+
+
+def _new_root() -> Turn:
+    return Turn({}, {}, "", None, 0)
 
 
 def _seen_child(turn: Turn, message: Message) -> Turn | None:
     child = turn.latest
     if child is None or child.raw != message:
         return None
-    return child if not child.numbers or _same_types(child.numbers, message) else None
+    return child if not child.numbers or same_types(child.numbers, message) else None
 
 
 def _seen_in_other_form(turn: Turn, message: Message, name: str) -> Turn | None:
@@ -255,14 +270,16 @@ def _recorded(turn: Turn, message: Message, name: str) -> Turn:
     child = _seen_child(turn, message)
     if child is None:
         raw = plain_message(message, name)
-        key = canonical_message(raw, name)
-        child = turn.children.setdefault(key, Turn(raw, {}, turn, turn.depth + 1))
+        canonical = canonical_message(raw, name)
+        child = turn.children.get(canonical)
+        if child is None:
+            child = turn.children[canonical] = Turn(raw, {}, canonical, turn, turn.depth + 1)
         _remember(turn, child, raw)
     return child
 
 
 def _remember(turn: Turn, child: Turn, raw: dict[str, Any]) -> None:
-    child.raw, child.numbers = raw, {} if is_spoken(raw) else _numbers(raw) or {}
+    child.raw, child.numbers = raw, {} if is_spoken(raw) else numbers_of(raw) or {}
     turn.latest = child
 
 
@@ -276,25 +293,7 @@ def _answered(turn: Turn) -> Turn:
 def _closest_answer(turn: Turn, messages: Sequence[Message]) -> Answer | None:
     if not turn.answers:
         return None
+    if len(turn.answers) == 1:  # mostly
+        return next(iter(turn.answers.values()))
     answers = {answer.call: answer for answer in turn.answers.values()}
     return answers[closest({answer: call for call, answer in answers.items()}, messages)]
-
-
-def _numbers(value: Any) -> Any:
-    """What a plain value holds of numbers and booleans, by key or index; None if nothing."""
-    if not isinstance(value, dict | list):
-        return None if isinstance(value, str) else value
-    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)
-    return {key: found for key, item in items if (found := _numbers(item)) is not None} or None
-
-
-def _same_types(numbers: dict[Any, Any], other: Any) -> bool:
-    """Whether the numbers of one value and of another, equal one are the same in JSON too."""
-    for key, number in numbers.items():  # a plain loop: this is run for every message of every history
-        given = other[key]
-        if type(number) is dict:
-            if not _same_types(number, given):
-                return False
-        elif type(number) is not type(given) or (not number and repr(number) != repr(given)):  # 0.0 == -0.0
-            return False
-    return True

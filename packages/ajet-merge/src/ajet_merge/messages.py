@@ -111,6 +111,14 @@ def is_spoken(message: object) -> bool:
     )
 
 
+def is_canonical(message: Message) -> bool:
+    """Whether a message is spoken and all of it counts: there is a text, and no reasoning in it."""
+    if not is_spoken(message):
+        return False
+    content: str = message["content"]
+    return content != "" and ("<" not in content or "</think>" not in content)  # one letter is found ten times faster
+
+
 def canonical_message(message: Message, name: str = "message") -> str:
     """The canonical form as JSON text: equal texts, equal messages.
 
@@ -121,14 +129,9 @@ def canonical_message(message: Message, name: str = "message") -> str:
     Raises:
         MergeError: names the field that is not what chat messages hold there.
     """
-    if is_spoken(message) and message["content"] and "</think>" not in message["content"]:
-        return spoken_text(message)
+    if is_canonical(message):
+        return json_of_texts("content", message["content"], "role", message["role"])
     return json_text(canonical_fields(message, name))
-
-
-def spoken_text(message: Message) -> str:
-    """A message of the commonest form, see `is_spoken`, as JSON text."""
-    return json_of_texts("content", message["content"], "role", message["role"])
 
 
 def canonical_fields(message: Message, name: str = "message") -> dict[str, Any]:
@@ -138,7 +141,7 @@ def canonical_fields(message: Message, name: str = "message") -> dict[str, Any]:
     function, further keys of the call]. See `canonical_message` for arguments and errors.
     """
     plain = plain_message(message, name)
-    if is_spoken(plain) and plain["content"] and "</think>" not in plain["content"]:
+    if is_canonical(plain):
         return plain
     fields = {key: _field(key, value, f"{name}.{key}") for key, value in plain.items() if key not in _NOT_COMPARED}
     if plain["role"] == "assistant" and isinstance(fields.get("content"), str):
@@ -158,7 +161,7 @@ def canonical_tools(tools: object, name: str = "") -> str:
 
 def reasoning(message: Message) -> dict[str, Any]:
     """What a message holds of reasoning, by key; reasoning parts of its content, or in its text, under "content"."""
-    if is_spoken(message) and "</think>" not in message["content"]:
+    if is_canonical(message):
         return {}
     content, found = message.get("content"), {key: message.get(key) for key in REASONING_KEYS}
     if isinstance(content, list | tuple):

@@ -16,10 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ._arguments import checked_calls, checked_contexts
 from ._arrays import MAX_ID, IntArray
 from ._forest_py import common_prefix
 from .call import Call
-from .context import MessageIndex, Turn, best_answer, checked_calls, checked_contexts, scope_of
+from .context import MessageIndex, Turn, best_answer, scope_of
 from .errors import MergeError
 from .messages import Context
 
@@ -137,7 +138,7 @@ class _Matcher:
 
     def add(self, call: Call, context: Context | None) -> None:
         index = len(self.calls)
-        place = None if context is None else self._index.place(call, context)
+        place = None if context is None else self._index.place_call(call, context)
         seam = self._seam(call, context) if context else "no_context"
         if isinstance(seam, _Seam):
             call = self._replaced(call, seam)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ._arguments import checked_calls, checked_contexts
 from ._backend import new_trie
 from ._layout import TrieBackend
 from .call import Call
-from .context import Extension, MessageIndex, Place, best, checked_calls, checked_contexts, scope_of
+from .context import Extension, MessageIndex, Place, scope_of
 from .errors import MergeError
 from .forest import Forest
 from .messages import Context, Message
@@ -65,7 +66,7 @@ class Tracker:
     ) -> list[int]:
         with self._lock:
             given = zip(calls, contexts, after, strict=False)  # of one length, or there are no contexts
-            places = [context and self._messages.place(call, context, base) for call, context, base in given]
+            places = [context and self._messages.place_call(call, context, base) for call, context, base in given]
             shared = _insert(self._trie, self._roots, calls)
             self._record(places)
             self._calls += calls
@@ -113,16 +114,12 @@ class Tracker:
         """
         scope = scope_of(attempt_id, compat_key, tools)
         with self._lock:
-            found = self._messages.find(scope, messages)
-            chosen = best(found, messages)
-        if chosen is None:
+            found = self._messages.extends(scope, messages)
+        if found is None:
             return None
-        index, answered = chosen
-        call = self._calls[index]
-        if not answered:
-            return Extension(index, call.prompt_ids, len(messages), response_included=False)
-        ids = np.concatenate([call.prompt_ids, call.completion_ids])
-        return Extension(index, ids, found.answered.depth, response_included=True)
+        call = self._calls[found.call]
+        ids = np.concatenate([call.prompt_ids, call.completion_ids]) if found.response_included else call.prompt_ids
+        return Extension(found.call, ids, found.messages, found.response_included)
 
     def forest(self) -> Forest:
         """The forest of all calls added so far. Later calls do not change it."""

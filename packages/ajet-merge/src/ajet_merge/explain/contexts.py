@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from ajet_merge._arguments import checked_contexts
 from ajet_merge.call import Call
-from ajet_merge.context import checked_contexts
 from ajet_merge.messages import Context, Message, canonical_message, canonical_tools, check_ends
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ajet_core.errors import RequestError
-from ajet_merge import Call, Context, Extension, MergeError, Tracker
+from ajet_merge import Context, Continuation, Conversations, MergeError
 from ajet_merge.messages import canonical_message
 from ajet_server.gateway.bridge import Added, Bridge, Seam
 from ajet_server.gateway.pieces import Piece, Writer, grown, ids_before, joined, unknown
@@ -23,8 +23,6 @@ from ajet_server.gateway.shapes import Shape, without_loops
 
 _TAIL = 200
 _NOTHING = np.empty(0, np.int32)
-_NO_IDS = Call([0], [], [])
-"""The tracker compares messages only. It would keep every call's ids whole; pieces keep shared ones once."""
 
 
 class Continuity:
@@ -38,7 +36,7 @@ class Continuity:
         self._bridge = bridge
         self._writer = Writer(bridge.renderer)
         self._lock = Lock()
-        self._tracker = Tracker()
+        self._conversations = Conversations()  # without ids: pieces keep those that calls share once
         self._calls: list[Recorded] = []
         self._said: set[str] = set()
         self._said_lately: list[Message] = []
@@ -53,7 +51,7 @@ class Continuity:
         """
         try:
             with self._lock:  # a call that is being recorded is found only when all of it is here
-                extension = self._tracker.extends(self._compared(conversation.messages), tools=conversation.tools)
+                extension = self._conversations.extends(self._compared(conversation.messages), tools=conversation.tools)
         except MergeError as error:  # nested a hundred deep, say
             field = "tools" if str(error).startswith("tools") else "messages"
             raise RequestError(str(error), field=field) from error
@@ -103,7 +101,7 @@ class Continuity:
             int(ids[-1]) if ids.size and int(ids[-1]) in self._bridge.end_ids else None,
         )
         with self._lock:
-            self._tracker.add(_NO_IDS, context, extension)
+            self._conversations.add(context, extension)
             self._calls.append(recorded)
             self._said_lately.append(response)
 
@@ -171,7 +169,7 @@ class Continuity:
     def _forced(self, opening: str) -> IntIds:
         return self._bridge.renderer.encode(opening) if opening else _NOTHING
 
-    def _appends(self, extension: Extension) -> bool:
+    def _appends(self, extension: Continuation) -> bool:
         """Whether a prompt is likely to begin with that of the call: there the template follows its own text so far."""
         return not extension.response_included or self._calls[extension.call].place.how != "forked"
 

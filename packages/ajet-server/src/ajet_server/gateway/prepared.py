@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from ajet_merge import Extension
+from ajet_merge import Continuation
 from ajet_server.gateway.pieces import Piece
 from ajet_server.gateway.request import Conversation, IntIds, Message
 from ajet_server.gateway.shapes import Shape
@@ -41,7 +41,7 @@ class Found(msgspec.Struct, frozen=True, eq=False):
     """
 
     conversation: Conversation
-    extension: Extension | None
+    extension: Continuation | None
     new: int
 
 
