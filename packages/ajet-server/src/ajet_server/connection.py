@@ -14,7 +14,7 @@ from ajet_server.joined_writes import JoinedWrites
 
 # Bytes of a body that may come before somebody reads it; uvicorn has no setting for it. At its 64 kB every long
 # conversation would be stopped halfway and begun again, which takes longer than to read it.
-httptools_impl.HIGH_WATER_LIMIT = 1 << 20
+httptools_impl.HIGH_WATER_LIMIT = 1 << 20  # pyright: ignore[reportPrivateImportUsage]
 
 MAX_HEAD_BYTES = 65_536
 """Of the request line and the headers."""
