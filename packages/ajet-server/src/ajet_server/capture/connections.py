@@ -28,7 +28,7 @@ def open_writer(file: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
         connection.execute("PRAGMA foreign_keys = ON")
-        # What a statement over many rows needs to be undone by itself; else it is a file for each of them.
+        # What it takes to undo a statement over many rows; else that is a file for each of them.
         connection.execute("PRAGMA temp_store = MEMORY")
         migrate(connection)
     except BaseException:
