@@ -47,7 +47,7 @@ def test_what_was_tokenized_is_not_again(counted: Counted) -> None:
 
 
 def test_what_is_not_asked_for_is_let_go(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_KEPT", 40)
+    monkeypatch.setattr(segments, "MOST_KEPT", 6 * segments.EACH)
     made = Segments(counted, ANCHORS)
     for number in range(8):
         made.ids(["often", f"{number}" * 10])

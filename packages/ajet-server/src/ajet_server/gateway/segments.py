@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from ajet_core.errors import RequestError
 from ajet_server.gateway.request import IntIds
 
-MOST_KEPT = 8_000_000
-"""Characters of the segments that are kept."""
+MOST_KEPT = 32_000_000
+"""Bytes that the kept segments take, about."""
+EACH = 400
+"""Bytes that one takes beside its characters and ids."""
 
 
 class Segments:
@@ -78,9 +80,10 @@ class _Kept:
         return ids
 
     def put(self, segment: str, ids: IntIds) -> None:
-        self._size += len(segment)
+        size = len(segment) + ids.nbytes + EACH
+        self._size += size
         if self._size > MOST_KEPT // 2:
-            self._young, self._old, self._size = {}, self._young, len(segment)
+            self._young, self._old, self._size = {}, self._young, size
         self._young[segment] = ids
 
 
