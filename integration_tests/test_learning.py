@@ -17,6 +17,8 @@ from ajet_core.errors import UnavailableError
 from live_server import BOOT_S, LiveServer, StartServer, say, share_of_digits, wait_for_version
 
 pytestmark = pytest.mark.timeout(300)
+ROUNDS = 10
+"""Some runs learn half as fast as most: which rollouts come first is luck."""
 
 
 def _digits_agent(episode: Episode) -> float:
@@ -28,15 +30,15 @@ def test_the_reward_rises(start_server: StartServer) -> None:
     server.wait_until_rolling()
     means: list[float] = []
     with server.swarm() as swarm:
-        for round_number in range(7):
+        for round_number in range(ROUNDS):
             tasks = [Task(data={"round": round_number, "task": number}) for number in range(4)]
             report = swarm.run(_digits_agent, tasks, group_size=8, concurrency=32, progress=False)
             assert report.failed == 0
             assert report.reward_mean is not None
             means.append(report.reward_mean)
-        wait_for_version(swarm, 7)
+        wait_for_version(swarm, ROUNDS)
         status = swarm.status()
-    assert status.step == 7
+    assert status.step == ROUNDS
     assert sum(means[-2:]) / 2 > sum(means[:2]) / 2 + 0.15, means
     for (text,) in server.rows("SELECT report FROM batches WHERE status = 'done'"):
         assert '"skipped":false' in text

@@ -14,6 +14,8 @@ from ajet_client import Task, Team, resolve, together
 from live_server import LiveServer, StartServer, last_json, run_cli, say, share_of_digits, wait_for_version
 
 pytestmark = pytest.mark.timeout(300)
+_ROUNDS = 10
+"""Some runs learn half as fast as most: which rollouts come first is luck."""
 _BATCH = {"policy": "groups", "size": 4, "group_size": 8}
 
 
@@ -30,13 +32,13 @@ def test_planner_and_executor_both_learn(start_server: StartServer) -> None:
         server.wait_until_rolling()
     means: list[list[float]] = []
     with servers[0].swarm() as a, servers[1].swarm() as b:
-        for round_number in range(7):
+        for round_number in range(_ROUNDS):
             tasks = [Task(data={"round": round_number, "task": number}) for number in range(4)]
             report = together(a, b).run(_plan_and_execute, tasks, group_size=8, concurrency=32, progress=False)
             assert (report.finished, report.failed) == (32, 0)
             means.append([report.metric_means["0.reward"], report.metric_means["1.reward"]])
         for swarm in (a, b):
-            wait_for_version(swarm, 7)
+            wait_for_version(swarm, _ROUNDS)
     for learned in zip(*means, strict=True):
         assert sum(learned[-2:]) / 2 > sum(learned[:2]) / 2 + 0.1, means
     query = "SELECT group_id, count(*) FROM episodes WHERE status = 'finished' GROUP BY group_id ORDER BY group_id"
