@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from ajet_core.errors import RequestError
 from ajet_server.gateway.request import IntIds
 
-MOST_KEPT = 32_000_000
+MOST_KEPT = 16_000_000
 """Bytes that the kept segments take, about."""
 EACH = 400
 """Bytes that one takes beside its characters and ids."""
