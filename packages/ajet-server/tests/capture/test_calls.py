@@ -1,8 +1,11 @@
 """An episode's calls are kept in pieces and read back whole."""
 
+import contextlib
 import json
+import resource
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from ajet_core.episode import EpisodeKind, EpisodeStatus
 from ajet_core.errors import EpisodeClosedError, StorageError
 from ajet_server.capture import records
 from ajet_server.capture.calls import MOST_AT_ONCE, CallRecord, answers_to, call_rows, insert_calls, whole_calls
+from ajet_server.capture.connections import open_writer
 from ajet_server.capture.schema import MIGRATIONS, migrate
 
 
@@ -112,6 +116,21 @@ def test_calls_of_many_episodes_are_recorded_together(db: sqlite3.Connection) ->
     made = [make_call(f"c{number}", "efg"[number % 3], number) for number in range(2 * MOST_AT_ONCE + 5)]
     insert_calls(db, made)
     assert sum(len(whole_calls(db, name)) for name in "efg") == len(made)
+
+
+def test_nothing_long_is_held_by_statements(tmp_path: Path) -> None:
+    with contextlib.closing(open_writer(tmp_path / "l")) as db:
+        _open(db, "e")
+        before = _resident_bytes()
+        for calls in range(1, 9):
+            text = b"\1" * 3_000_000
+            insert_calls(db, [make_call(f"c{calls}.{n}", "e", 10 * calls + n, prompt_ids=text) for n in range(calls)])
+        assert _resident_bytes() - before < 60_000_000
+        assert db.execute("SELECT count(*) FROM calls").fetchone()[0] == 36
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 @pytest.mark.parametrize("closed", [EpisodeStatus.ABORTED, None])

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ajet_core.errors import ConflictError
+from ajet_core.errors import ConflictError, StorageError
 from ajet_server.capture.ledger import Ledger
 from ajet_server.capture.steps import set_meta
 from ajet_server.capture.writes import Bulk, Statement, Write
@@ -29,6 +30,17 @@ def test_what_is_of_one_kind_is_one_statement(tmp_path: Path) -> None:
         wait(futures, 10)
         assert ledger.read_now(_keys) == {f"{letter}{number}" for letter in "ab" for number in range(20)}
     assert [sql.split()[0] for sql in statements] == ["COMMIT", "INSERT"]
+
+
+def test_nothing_is_written_into_a_transaction_that_could_not_be_undone(tmp_path: Path) -> None:
+    with _held_up(tmp_path / "l") as (ledger, go_on):
+        go_on.set()
+        ledger.write_now(_metas("a"))
+        ledger._writer.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError):
+            ledger.write_now(_metas("b"))
+        ledger.write_now(_metas("c"))
+        assert ledger.read_now(_keys) == {"a", "c"}
 
 
 @given(st.lists(st.tuples(st.sampled_from(["one", "few", "many", "refused"]), st.integers(0, 9)), max_size=30))

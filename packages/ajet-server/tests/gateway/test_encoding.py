@@ -102,12 +102,15 @@ _parts = st.one_of(
     st.text(" \t\r\n\u00a0\u3000", max_size=6),
     st.text("0123456789", max_size=12),
     st.sampled_from([token.content for token in _ADDED] + ["<|im_", "'s", "'LL", "e\u0301", "\ufb01", "a" * 50]),
+    st.sampled_from(["'\u017f", "\u017f", " \u180e", "\u180e"]),
 )
 
 
 @given(st.lists(_parts, max_size=12).map("".join))
 @example("")
 @example("tool <|im_end|> tooltool <think><think>")
+@example("it'\u017f 's'\u017f")
+@example("a \u180e \u180eb")
 def test_ids_are_those_of_tokenizers(pair: tuple[Tokenizer, Encoder], text: str) -> None:
     tokenizer, encode = pair
     (ids,) = encode([text])
@@ -130,6 +133,30 @@ def test_added_tokens_that_overlap(normalized: bool, is_fast: bool) -> None:
     encode = Encoder(tokenizer)
     assert encode.is_fast is is_fast
     assert encode(["x[a|]b"])[0].tolist() == tokenizer.encode("x[a|]b").ids
+
+
+def _deepseek() -> Tokenizer:
+    """Of a split that fastokens leaves to a library of regular expressions."""
+    words = pre_tokenizers.Split(Regex(r"[^\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"), "isolated")
+    split = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    return _bytes(models.BPE(), split)
+
+
+def test_a_character_that_is_space_to_tokenizers_alone() -> None:
+    tokenizer = _deepseek()
+    encode = Encoder(tokenizer)
+    assert encode.is_fast
+    texts = ["a  \u180eb", "a  b"]
+    assert [ids.tolist() for ids in encode(texts)] == [tokenizer.encode(text).ids for text in texts]
+
+
+@pytest.mark.parametrize("unknown", [None, "<unk>"], ids=["left out", "without a token"])
+def test_characters_without_a_token(unknown: str | None) -> None:
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0, "b": 1}, merges=[], unk_token=unknown))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    encode = Encoder(tokenizer)
+    assert not encode.is_fast
+    assert encode(["ab"])[0].tolist() == [0, 1]
 
 
 class _Other:

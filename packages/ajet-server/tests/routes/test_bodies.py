@@ -90,6 +90,8 @@ bits = st.sampled_from(
 @example(['{"messages":[1],"a":{"messages":[1]}}', '{"messages":[1,2],"a":{"messages":[1]}}'])
 @example(['{"messages":[]}', '{"messages":[1]}'])
 @example(['{"messages":[1]} ', '{"messages":[1]} x'])
+@example(['{"messages":[]}', '{"messages":[,1]}'])
+@example(['{"a":0,"messages":[1],"a":[1]}', '{"a":0,"messages":[1],"a":[1,2]}'])
 def test_whatever_follows_is_read_or_refused_as_it_would_be_alone(sent: list[str]) -> None:
     reader = Bodies()
     for text in sent:

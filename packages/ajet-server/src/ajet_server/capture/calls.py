@@ -5,6 +5,7 @@ prompt and completion, messages beyond the parent's and its answer. So an episod
 once, and not n times. Reading puts the pieces together again.
 """
 
+import contextlib
 import json
 import sqlite3
 import time
@@ -112,6 +113,8 @@ _IF_ALL_OPEN = """
 """
 MOST_AT_ONCE = 32
 """Calls of one SQL statement. SQLite keeps the compiled form of each number."""
+_MUCH = 1 << 20
+"""Bytes that are not left with a compiled statement."""
 # A row that is made shorter where it lies leaves a hole in its page, which SQLite keeps. So it moves to the end.
 _DROP = """
     UPDATE calls SET rowid = (SELECT max(rowid) + 1 FROM calls), prompt_ids = x'', completion_ids = x'', logprobs = x'',
@@ -137,10 +140,23 @@ def _insert(db: sqlite3.Connection, calls: list[CallRecord], now: float) -> None
     for call in calls:
         values += now, len(call.completion_ids) // 4, *msgspec.structs.astuple(call)
     values.append(json.dumps(episodes))
-    if db.execute(_statement(len(calls)), values).rowcount != len(calls):
+    recorded = db.execute(_statement(len(calls)), values).rowcount
+    if sum(len(value) for value in values if isinstance(value, bytes | str)) > _MUCH:
+        _forget_values(db, len(calls))
+    if recorded != len(calls):
         statuses = [(name, _status(db, name)) for name in episodes]
         name, status = next(one for one in statuses if one[1] != EpisodeStatus.OPEN)
         raise EpisodeClosedError(f"episode {name} is {status}; the call was not recorded")
+
+
+def _forget_values(db: sqlite3.Connection, calls: int) -> None:
+    """Frees what a compiled statement was given, which SQLite keeps until it is given something else.
+
+    The last value is none that SQLite takes, so that the statement does not run.
+    """
+    values = [None] * (calls * (len(_COLUMNS) + 2))
+    with contextlib.suppress(sqlite3.Error):
+        db.execute(_statement(calls), [*values, object()])
 
 
 @cache

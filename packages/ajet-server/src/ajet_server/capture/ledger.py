@@ -174,6 +174,8 @@ class Ledger:
         """
         parts = joined(group)
         statement, _ = parts[0]
+        if self._writer.in_transaction:  # one that could not be undone: in it, nothing would be durable
+            return None
         if len(parts) > 1 or not isinstance(statement, Bulk) or not statement.is_one_statement:
             return None
         return self._unless_refused(parts)

@@ -98,8 +98,8 @@ def _begin(salt: str, field: str, body: bytes) -> _Read:
 
 
 def _split(field: str, body: bytes, said: Any, digest: Any) -> _Known | None:
-    """Finds the end of the last message; None if there is no conversation, or not one alone."""
-    if type(said) is not dict or type(said.get(field)) is not list:
+    """Finds the end of the last message; None if there is none, or the conversation is not to be found."""
+    if type(said) is not dict or type(said.get(field)) is not list or not said[field]:
         return None
     conversation = bytes(_SPLITTERS[field].decode(body).conversation)
     start = body.rfind(conversation)
@@ -107,7 +107,7 @@ def _split(field: str, body: bytes, said: Any, digest: Any) -> _Known | None:
         before = _decode(body[:start] + b"null}")
     except msgspec.DecodeError:  # the same text stands in another place too
         return None
-    if next(reversed(before), None) != field:
+    if field not in before or before[field] is not None:  # there it is the value of another field
         return None
     beginning = body[: start + len(conversation) - 1]
     digest.update(beginning)
