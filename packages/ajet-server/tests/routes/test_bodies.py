@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -135,12 +136,28 @@ def test_others_have_bodies_of_their_own() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MOST_KEPT", 200_000)
+    monkeypatch.setattr(bodies, "MOST_KEPT", 1_000_000)
     reader = Bodies()
     for turns in (1, 20, 40):
         for episode in range(20):
             reader.read(f"ep{episode}", "chat", "messages", _body(turns))
-    assert 0 < sum(len(known.beginning) for known in reader._known.values()) == reader._size <= 200_000
+    assert 0 < sum(known.size for known in reader._known.values()) == reader._size <= 1_000_000
     reader.read("ep", "chat", "messages", _body(500))
     assert not reader._known
     assert reader._size == 0
+
+
+@pytest.mark.parametrize("message", ["[],", "{},", "[[[[]]]],", "1.5,", '"ab",', '{"a":1000},', f'"{"x" * 999}",'])
+def test_what_is_kept_is_what_it_takes(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    monkeypatch.setattr(bodies, "MOST_KEPT", 3_000_000)
+    reader = Bodies()
+    tracemalloc.start()
+    try:
+        for episode in range(40):
+            body = '{"messages":[%s0]}' % (message * (50_000 // len(message)))
+            reader.read(f"ep{episode}", "chat", "messages", body.encode())
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert reader._known
+    assert taken < 1.5 * bodies.MOST_KEPT

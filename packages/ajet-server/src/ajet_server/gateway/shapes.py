@@ -26,6 +26,8 @@ MANY = 2
 
 MANY_HISTORIES = 4096
 """So many are remembered: conversations are mostly of the shapes of others."""
+LONGEST_REMEMBERED = 64
+"""Messages of these."""
 
 _write = json.JSONEncoder(sort_keys=True).encode
 _LOOKS_FOR = frozenset(("startswith", "endswith", "split", "rsplit", "replace", "find", "index", "count", "partition"))
@@ -73,9 +75,13 @@ def messages_of(shapes: Sequence[Shape]) -> list[Message]:
     return [json.loads(shape) for shape in shapes]
 
 
-@lru_cache(MANY_HISTORIES)
 def without_loops(shapes: tuple[Shape, ...], before: tuple[Shape, ...] = ()) -> tuple[Shape, ...]:
     """Returns `before` + `shapes` where what comes three times in a row or more is left twice."""
+    short = len(before) + len(shapes) <= LONGEST_REMEMBERED
+    return _remembered(shapes, before) if short else _without_loops(shapes, before)
+
+
+def _without_loops(shapes: tuple[Shape, ...], before: tuple[Shape, ...]) -> tuple[Shape, ...]:
     kept = list(before)
     for shape in shapes:
         kept.append(shape)
@@ -84,6 +90,9 @@ def without_loops(shapes: tuple[Shape, ...], before: tuple[Shape, ...] = ()) -> 
                 del kept[-size:]
                 break
     return tuple(kept)
+
+
+_remembered = lru_cache(MANY_HISTORIES)(_without_loops)
 
 
 def looked_for(tree: nodes.Template) -> set[str]:

@@ -14,7 +14,9 @@ import msgspec
 LEAST_BYTES = 16_384
 """Shorter bodies are read whole, which is as quick."""
 MOST_KEPT = 64_000_000
-"""Bytes of all that is kept together."""
+"""Bytes that all that is kept takes, about."""
+_EACH = 64
+"""Bytes that a value takes beside its characters."""
 
 _MARK = secrets.token_hex(8)
 """Stands for the messages that are known. Random, so that nobody sends it."""
@@ -41,12 +43,14 @@ class _Known(msgspec.Struct, frozen=True):
         before: the fields before the conversation.
         messages: the conversation.
         digest: of the salt and the beginning, so far.
+        size: what all of this takes in memory.
     """
 
     beginning: bytes
     before: dict[str, Any]
     messages: list[Any]
     digest: Any
+    size: int
 
 
 _Read: TypeAlias = tuple[Any, bytes, _Known | None]
@@ -84,10 +88,10 @@ class Bodies:
     def _keep(self, key: tuple[str, str], known: _Known) -> None:
         replaced = self._known.pop(key, None)
         self._known[key] = known
-        self._size += len(known.beginning) - (len(replaced.beginning) if replaced else 0)
+        self._size += known.size - (replaced.size if replaced else 0)
         while self._size > MOST_KEPT:
             _, oldest = self._known.popitem(last=False)
-            self._size -= len(oldest.beginning)
+            self._size -= oldest.size
 
 
 def _begin(salt: str, field: str, body: bytes) -> _Read:
@@ -111,7 +115,7 @@ def _split(field: str, body: bytes, said: Any, digest: Any) -> _Known | None:
         return None
     beginning = body[: start + len(conversation) - 1]
     digest.update(beginning)
-    return _Known(beginning, before, said[field], digest)
+    return _Known(beginning, before, said[field], digest, _size(beginning))
 
 
 def _go_on(known: _Known, field: str, body: bytes) -> _Read | None:
@@ -127,8 +131,13 @@ def _go_on(known: _Known, field: str, body: bytes) -> _Read | None:
         return None
     messages = known.messages + rest[field][1:]
     end = len(known.beginning) + len(start) + len(conversation) - 1 - len(stand_in)
-    digest = known.digest.copy()
-    digest.update(body[len(known.beginning) : end])
-    now = _Known(body[:end], known.before, messages, digest.copy())
+    digest, new = known.digest.copy(), body[len(known.beginning) : end]
+    digest.update(new)
+    now = _Known(body[:end], known.before, messages, digest.copy(), known.size + _size(new))
     digest.update(body[end:])
     return known.before | rest | {field: messages}, digest.digest(), now
+
+
+def _size(text: bytes) -> int:
+    """What JSON takes in memory, as text and read; many small values take far more than their text."""
+    return 2 * len(text) + _EACH * (text.count(b",") + text.count(b"[") + text.count(b"{"))
