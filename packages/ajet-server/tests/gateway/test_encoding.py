@@ -159,6 +159,14 @@ def test_characters_without_a_token(unknown: str | None) -> None:
     assert encode(["ab"])[0].tolist() == [0, 1]
 
 
+def test_a_tokenizer_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoding, "_last", {})
+    made = [Encoder(make())._fast for make in (_gpt2, _qwen, _gpt2, _unigram, _gpt2)]
+    assert made[0] is made[2]
+    assert made[4] is not made[0], "it was one of the last two"
+    assert len(encoding._last) == 2
+
+
 class _Other:
     """fastokens, had it a mistake with what is not ASCII, or a limit."""
 
@@ -191,6 +199,7 @@ def replaced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
     with monkeypatch.context() as patch:
         patch.setattr(encoding, "fastokens", Replaced)
+        patch.setattr(encoding, "_last", {})
         patch.setattr(Replaced, "Tokenizer", Replaced, raising=False)
         yield _gpt2()
 

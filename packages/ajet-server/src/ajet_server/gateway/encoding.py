@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from hashlib import sha256
 from itertools import islice
+from threading import Lock
 
 import fastokens
 import numpy as np
@@ -35,6 +37,11 @@ _ADDED = 64
 """So many of the first and of the last added tokens are tried."""
 _OVERLAPS = 2048
 """So many pairs of added tokens that overlap are tried."""
+
+_MOST_LAST = 2
+_last: dict[bytes, fastokens.Tokenizer | None] = {}
+"""By the digest of the tokenizer."""
+_lock = Lock()
 
 
 class Encoder:
@@ -83,12 +90,24 @@ def _ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[IntIds]:
 
 
 def _proven(tokenizer: Tokenizer) -> fastokens.Tokenizer | None:
+    """Returns what may take the place of a tokenizer. The last ones are kept: each takes some megabytes."""
+    text = tokenizer.to_str()
+    key = sha256(text.encode()).digest()
+    with _lock:
+        if key not in _last:
+            if len(_last) == _MOST_LAST:
+                del _last[next(iter(_last))]
+            _last[key] = _prove(tokenizer, text)
+        return _last[key]
+
+
+def _prove(tokenizer: Tokenizer, text: str) -> fastokens.Tokenizer | None:
     added = list(tokenizer.get_added_tokens_decoder().values())
     if _depend_on_order(added):
         log.info("prompts are tokenized by tokenizers: which of its added tokens are found depends on its order")
         return None
     try:
-        fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
+        fast = fastokens.Tokenizer.from_json_str(text)
     except ValueError as error:
         log.info("prompts are tokenized by tokenizers, as fastokens does not take this tokenizer: %s", error)
         return None
