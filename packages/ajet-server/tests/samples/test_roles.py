@@ -11,6 +11,7 @@ from msgspec import structs
 
 from ajet_core.config import AlgorithmConfig
 from ajet_core.errors import RequestError
+from ajet_server.samples.advantage import EQUAL_REWARDS
 from ajet_server.samples.merge import Batch, build_batch
 from ajet_server.worker.protocol import CallRow, EpisodeRow
 
@@ -66,7 +67,7 @@ def test_a_role_is_compared_with_the_same_role_of_its_group(episodes: list[Episo
         for row in episode.calls:
             assert row.role is not None
             compared = np.array(rewards[episode.group_id, row.role])
-            spread = compared.std() or 1.0
+            spread = compared.std() if np.ptp(compared) > EQUAL_REWARDS else np.inf  # rounding is no spread
             wanted = (episode.rewards[row.role] - compared.mean()) / spread
             assert found[row.call_id] == pytest.approx(wanted, abs=1e-5)
 
