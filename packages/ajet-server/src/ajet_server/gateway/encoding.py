@@ -62,17 +62,22 @@ class Encoder:
 
     def __call__(self, texts: Sequence[str]) -> list[IntIds]:
         """Returns i32[n] for each text, read-only. No text may hold half a character."""
-        if self._fast is not None:
-            try:
-                return [self._ids_of(self._fast, text) for text in texts]
-            except ValueError as error:  # its regular expressions have limits; nobody has met them yet
-                log.warning("fastokens gave up on a text, which tokenizers will do: %s", error)
-        return _ids(self._tokenizer, texts)
+        fast = self._fast
+        if fast is None:
+            return _ids(self._tokenizer, texts)
+        return [self._ids_of(fast, text) for text in texts]
 
     def _ids_of(self, fast: fastokens.Tokenizer, text: str) -> IntIds:
-        if any(character in text for character in _OTHERWISE):
-            return _ids(self._tokenizer, [text])[0]
-        return _fast_ids(fast, text)
+        if not _is_otherwise(text):
+            try:
+                return _fast_ids(fast, text)
+            except ValueError as error:  # its regular expressions have limits; nobody has met them yet
+                log.warning("fastokens gave up on a text, which tokenizers will do: %s", error)
+        return _ids(self._tokenizer, [text])[0]
+
+
+def _is_otherwise(text: str) -> bool:
+    return any(character in text for character in _OTHERWISE)
 
 
 def _fast_ids(fast: fastokens.Tokenizer, text: str) -> IntIds:
@@ -111,7 +116,7 @@ def _prove(tokenizer: Tokenizer, text: str) -> fastokens.Tokenizer | None:
     except ValueError as error:
         log.info("prompts are tokenized by tokenizers, as fastokens does not take this tokenizer: %s", error)
         return None
-    texts = [text for text in _texts(tokenizer) if not any(character in text for character in _OTHERWISE)]
+    texts = [text for text in _texts(tokenizer) if not _is_otherwise(text)]
     try:
         other = _first_other(fast, tokenizer, texts)
     except Exception as error:  # noqa: BLE001 - tokenizers has no class for them: a character that has no token, say

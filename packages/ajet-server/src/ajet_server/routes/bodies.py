@@ -97,8 +97,10 @@ class Bodies:
 def _begin(salt: str, field: str, body: bytes) -> _Read:
     said, digest = _decode(body), hashlib.sha256(b"%b\0" % salt.encode())
     known = _split(field, body, said, digest.copy()) if len(body) >= LEAST_BYTES else None
-    digest.update(body)
-    return said, digest.digest(), known
+    if known is None:
+        digest.update(body)
+        return said, digest.digest(), None
+    return said, _digest(known, body), known
 
 
 def _split(field: str, body: bytes, said: Any, digest: Any) -> _Known | None:
@@ -133,9 +135,15 @@ def _go_on(known: _Known, field: str, body: bytes) -> _Read | None:
     end = len(known.beginning) + len(start) + len(conversation) - 1 - len(stand_in)
     digest, new = known.digest.copy(), body[len(known.beginning) : end]
     digest.update(new)
-    now = _Known(body[:end], known.before, messages, digest.copy(), known.size + _size(new))
-    digest.update(body[end:])
-    return known.before | rest | {field: messages}, digest.digest(), now
+    now = _Known(body[:end], known.before, messages, digest, known.size + _size(new))
+    return known.before | rest | {field: messages}, _digest(now, body), now
+
+
+def _digest(known: _Known, body: bytes) -> bytes:
+    """Of the salt and the whole body, of which the beginning is not looked at again."""
+    digest = known.digest.copy()
+    digest.update(body[len(known.beginning) :])
+    return digest.digest()
 
 
 def _size(text: bytes) -> int:
